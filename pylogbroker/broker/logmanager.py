@@ -38,7 +38,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IDelayedCall
@@ -79,6 +79,24 @@ LEADER_LIMITS = CheckLimits(payloadSizeMax=2**31 - 1)
 _MINUTE_MS = 60_000
 
 
+class ReplicaFetch(NamedTuple):
+    """
+    What a leader learns from another replica's fetch.
+
+    @ivar replicaEpoch: the broker epoch of the replica; -1: it does not say.
+    @ivar offset: that log has everything below, as this one has.
+    @ivar logStartOffset: of that log; -1: it does not say.
+    @ivar endOffset: the log end here when the fetch was read: a replica that reaches it was not
+        behind at that time.
+    """
+
+    replicaId: int
+    replicaEpoch: int
+    offset: int
+    logStartOffset: int
+    endOffset: int
+
+
 @dataclass(eq=False, slots=True)
 class Partition:
     """
@@ -98,6 +116,9 @@ class Partition:
     @ivar rollWaiters: fire when the roll has ended, however it ended.
     @ivar topicCounters: of its topic, after the first message.
     @ivar replicaLock: held while a leader's batches are appended, or the log is truncated.
+    @ivar onReplicaFetch: called for each fetch of another replica whose log is this one's up to
+        where it reads, before the answer.
+    @ivar sentWatermarks: the high watermark that each other replica was told last.
     @ivar soughtWatermark: the high watermark whose byte a worker looks for; -1: none does.
     """
 
@@ -117,6 +138,8 @@ class Partition:
     rollWaiters: Waiters[None] = field(default_factory=Waiters)
     topicCounters: TopicCounters | None = None
     replicaLock: DeferredLock = field(default_factory=DeferredLock)
+    onReplicaFetch: Callable[[ReplicaFetch], object] | None = None
+    sentWatermarks: dict[int, int] = field(default_factory=dict)
     soughtWatermark: int = -1
 
     @property
@@ -458,7 +481,7 @@ class LogManager:
     def write(self, partition: Partition) -> None:
         """Write what is appended to one partition, without waiting."""
         log = partition.log
-        if log.isReadWhenWritten:
+        if log.isReadWhenWritten or log.isReplicated:
             _, base, byte = log.written
             log.write()
             _, segment, end = log.written

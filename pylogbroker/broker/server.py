@@ -268,7 +268,13 @@ class Broker:
             await partition.awaitAdmission()
 
     def readBatches(
-        self, log: BatchLog, offset: int, sizeMax: int, isFirst: bool, isCommitted: bool
+        self,
+        log: BatchLog,
+        offset: int,
+        sizeMax: int,
+        isFirst: bool,
+        isCommitted: bool,
+        isReplica: bool = False,
     ) -> Slice | Deferred[Slice]:
         """
         Find a range of batches, of which the last may be cut, but not the first: clients take a
@@ -277,13 +283,14 @@ class Broker:
         @param isFirst: give one whole batch, however large, if there is any. Otherwise a batch
             larger than C{sizeMax} gives nothing.
         @param isCommitted: end at the last stable offset.
+        @param isReplica: end at the written offset: the reader is another replica.
         @return: a slice, now or later. It is pinned: the receiver must unpin it.
         @raise PylogbrokerError: L{OffsetOutOfRangeError}, L{PartitionOfflineError}; from the
             Deferred, too.
         """
         if isFirst:
             sizeMax = max(sizeMax, 1)
-        found = log.read(offset, sizeMax, None, isCommitted)
+        found = log.read(offset, sizeMax, None, isCommitted, False, isReplica)
         if isinstance(found, Slice):
             if found.file is None:
                 return found
@@ -295,13 +302,21 @@ class Broker:
                 if batchSize and not isFirst:
                     return EMPTY_SLICE
         return Deferred.fromCoroutine(
-            self._readBatchesLater(log, offset, sizeMax, isFirst, isCommitted)
+            self._readBatchesLater(log, offset, sizeMax, isFirst, isCommitted, isReplica)
         )
 
     async def _readBatchesLater(
-        self, log: BatchLog, offset: int, sizeMax: int, isFirst: bool, isCommitted: bool
+        self,
+        log: BatchLog,
+        offset: int,
+        sizeMax: int,
+        isFirst: bool,
+        isCommitted: bool,
+        isReplica: bool,
     ) -> Slice:
-        found = await readWholeBatches(log, self.readWorker, offset, sizeMax, isCommitted)
+        found = await readWholeBatches(
+            log, self.readWorker, offset, sizeMax, isCommitted, isReplica
+        )
         if found.file is not None and found.size > sizeMax and not isFirst:
             found.file.unpin()
             return EMPTY_SLICE
@@ -508,20 +523,26 @@ def _batchSizeNow(found: Slice) -> int:
 
 
 async def readWholeBatches(
-    log: BatchLog, worker: IWorker, offset: int, sizeMax: int, isCommitted: bool = False
+    log: BatchLog,
+    worker: IWorker,
+    offset: int,
+    sizeMax: int,
+    isCommitted: bool = False,
+    isReplica: bool = False,
 ) -> Slice:
     """
     Find a range of batches, of which the first is whole, with a worker that opens and searches
     files. Where retention or compaction removes a file meanwhile, the range is found again.
 
     @param isCommitted: end at the last stable offset.
+    @param isReplica: end at the written offset.
     @return: a slice, pinned: the receiver must unpin it.
     @raise PylogbrokerError: L{OffsetOutOfRangeError}; L{StorageError}: a file cannot be read, or
         the partition is out of service.
     """
     search: FindPositionJob | None = None
     while True:
-        found = log.read(offset, sizeMax, search, isCommitted, True)
+        found = log.read(offset, sizeMax, search, isCommitted, True, isReplica)
         search = None
         if isinstance(found, FindPositionJob):
             if await _runOnSegments(worker, log, [found.segment], found.run):

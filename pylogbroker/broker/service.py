@@ -83,7 +83,7 @@ from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionSettings
 from pylogbroker.storage.segments import both, byAge, bySize
-from pylogbroker.types import OffsetBounds, formatCount
+from pylogbroker.types import OffsetBounds, TopicPartition, formatCount
 
 STOP_GRACE_MS = 5_000
 LINGER_MS = 5_000
@@ -101,12 +101,15 @@ _HEAP_BLOCK_SIZE = 8 << 20
 
 
 def logSettings(
-    settings: BrokerSettings, forBatches: Callable[[str], BatchLogSettings | None]
+    settings: BrokerSettings,
+    forBatches: Callable[[str], BatchLogSettings | None],
+    isReplicated: Callable[[TopicPartition], bool] = lambda topicPartition: False,
 ) -> LogSettings:
     """
     The settings of the log directory.
 
     @param forBatches: gives those of a topic of Kafka's current protocol, L{None} of another.
+    @param isReplicated: whether other brokers have one of its partitions, too.
     """
 
     def forTopic(topic: str) -> PartitionSettings:
@@ -127,6 +130,7 @@ def logSettings(
         settings.maxTopicNameLength,
         settings.maxOpenSegments,
         forBatches,
+        isReplicated,
     )
 
 
@@ -255,7 +259,7 @@ class BrokerService(Service):
             settings.logDir,
             formats,
             fileSystem,
-            logSettings(settings, self.kafka.batchLogSettings),
+            logSettings(settings, self.kafka.batchLogSettings, self.kafka.isReplicated),
             self.logManager.nowMs,
         )
         self._broker = Broker(

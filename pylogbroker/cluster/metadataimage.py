@@ -427,6 +427,10 @@ class TopicImage(NamedTuple):
     configs: dict[str, str]
     partitions: tuple[PartitionImage, ...] = ()
 
+    def isReplicated(self, index: int) -> bool:
+        """Whether more than one broker is to have a partition."""
+        return index < len(self.partitions) and len(self.partitions[index].replicas) > 1
+
 
 class ScramCredential(NamedTuple):
     """

@@ -82,6 +82,7 @@ from pylogbroker.storage.kafka.checkpoints import (
 from pylogbroker.storage.kafka.compaction import Compactor
 from pylogbroker.storage.logdirectory import APACHE_METADATA, LogDirectory
 from pylogbroker.storage.metadatastore import JOURNAL_NAME, MetadataStore
+from pylogbroker.types import TopicPartition
 
 _SHOWN = {
     "auto.create.topics.enable": ConfigType.BOOLEAN,
@@ -228,6 +229,11 @@ class KafkaBroker:
             lambda: int(self._clock.seconds() * 1000),
         )
         return replace(made, topicId=found.topicId)
+
+    def isReplicated(self, topicPartition: TopicPartition) -> bool:
+        """Whether other brokers are to have a partition, too."""
+        found = self.metadata.image.topics.get(topicPartition.topic)
+        return found is not None and found.isReplicated(topicPartition.partition)
 
     def open(self) -> None:
         """

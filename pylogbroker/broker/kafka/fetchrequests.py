@@ -11,6 +11,15 @@ would be answered without it, since it waits for nothing or begins behind the hi
 waits until the watermark reaches what was the end of the log, at most L{UNREADABLE_WAIT_MS}; where
 readers see the page cache, it is written at once, and nothing waits.
 
+A fetch of another replica reads up to what is written, and waits for that. What it says, that its
+log has everything below its offset, is told to the partition's C{onReplicaFetch} first, since the
+high watermark may follow from it. It is answered at once if it has not been told that watermark
+yet, so that followers know it soon. From a broker that is no replica, or was registered anew since,
+it is refused.
+
+A reader who names the epoch of its last record learns at once where its log, or what it has
+consumed, is not the leader's any more (KIP-595).
+
 Sizes are limits, but for one batch: the first partition that has data gives a whole batch, however
 large, or its reader would never go on.
 
@@ -38,7 +47,7 @@ from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas
 from pylogbroker.broker.kafka.topics import NotLeaderOrFollowerError, TopicManager, batchLog
-from pylogbroker.broker.logmanager import Partition
+from pylogbroker.broker.logmanager import Partition, ReplicaFetch
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
 from pylogbroker.cluster.metadataimage import ReachableBroker
@@ -51,7 +60,7 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest, FetchResponseWriter
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
-from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.storage.kafka.epochs import EpochStart, divergence
 from pylogbroker.storage.kafka.transactionindex import AbortedTransaction
 from pylogbroker.storage.partitionlog import MarkKind
 
@@ -75,10 +84,21 @@ class _Read:
         the slice, which has their records, is held.
     @ivar slice: pinned.
     @ivar later: gives the slice, when only a worker can find or open it.
+    @ivar diverging: where the reader's log is not this one's any more.
     @ivar end: which the high watermark must reach before the response; 0: none.
     """
 
-    __slots__ = ("aborted", "end", "error", "key", "later", "partition", "slice", "wanted")
+    __slots__ = (
+        "aborted",
+        "diverging",
+        "end",
+        "error",
+        "key",
+        "later",
+        "partition",
+        "slice",
+        "wanted",
+    )
 
     def __init__(self, fetched: RequestedPartition, partition: Partition | None) -> None:
         self.key = fetched.key
@@ -88,6 +108,7 @@ class _Read:
         self.aborted: list[AbortedTransaction] = []
         self.error: KafkaError | None = None
         self.later: Deferred[Slice] | None = None
+        self.diverging: EpochStart | None = None
         self.end = 0
 
     @property
@@ -110,7 +131,12 @@ class _Read:
             return FetchResult(errorCode=code)
         log = batchLog(self.partition)
         return FetchResult(
-            self.slice.size, 0, log.highWatermark, log.lastStableOffset, log.logStartOffset
+            self.slice.size,
+            0,
+            log.highWatermark,
+            log.lastStableOffset,
+            log.logStartOffset,
+            self.diverging,
         )
 
 
@@ -246,7 +272,7 @@ class _Fetch:
         self._header, self._request, self._state = header, request, state
         self._context = context
         self._sizeMax = min(request.maxBytes, RESPONSE_SIZE_MAX)
-        if self._owner.quotas is not None:
+        if self._owner.quotas is not None and not self._isReplica:
             self._sizeMax = self._owner.quotas.fetchSizeMax(header, state, self._sizeMax)
         self._reads = [self._find(each) for each in context.partitions]
         self._unreadable = [read for read in self._reads if read.end]
@@ -282,7 +308,12 @@ class _Fetch:
                 read.error = self._unavailable(topic, index)
             return read
         log = batchLog(found)
-        read.error = self._refusal(fetched.wanted, log)
+        try:
+            read.diverging = self._check(fetched.wanted, found)
+        except PylogbrokerError as error:
+            read.error = errorOf(error)
+        if self._isReplica or log.isReplicated:
+            return read  # no acknowledgement is ahead of the high watermark
         if log.highWatermark < log.logEndOffset and read.error is None:
             if log.isReadWhenWritten:
                 found.write()
@@ -305,28 +336,60 @@ class _Fetch:
             return authorizer.requires(self._state, AclOperation.CLUSTER_ACTION, cluster)
         return authorizer.requires(self._state, AclOperation.READ, AclResourceType.TOPIC, name)
 
-    def _refusal(self, wanted: FetchPartition, log: BatchLog) -> KafkaError | None:
-        """Why nothing is read from a partition, as by Apache."""
-        if self._request.replicaId >= 0:  # a follower of which the partition knows nothing
-            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if wanted.partitionMaxBytes < 0 or self._request.maxBytes < 0:
-            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    def _check(self, wanted: FetchPartition, partition: Partition) -> EpochStart | None:
+        """
+        Check what the reader says of itself, in Apache's order, and hear what a replica says.
+
+        @return: where the reader's log is not this one's any more.
+        @raise PylogbrokerError: why nothing is read from the partition.
+        """
+        request, log = self._request, batchLog(partition)
+        if wanted.partitionMaxBytes < 0 or request.maxBytes < 0:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         epoch, ours = wanted.currentLeaderEpoch, log.leaderEpoch
         if epoch >= 0 and epoch != ours:
             isOld = epoch < ours
-            return KafkaError(
+            raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH if isOld else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
-        if wanted.lastFetchedEpoch > ours:
-            return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if self._isReplica and not self._topics.isReplica(
+            *partition.topicPartition, request.replicaId, request.replicaEpoch
+        ):
+            # With the right epoch: the broker may know of a reassignment before this one does.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+        if wanted.lastFetchedEpoch >= 0:
+            if wanted.fetchOffset < log.logStartOffset:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            found = divergence(
+                log.epochs, log.logEndOffset, wanted.fetchOffset, wanted.lastFetchedEpoch
+            )
+            if found is not None:
+                return found
+        isWithin = log.logStartOffset <= wanted.fetchOffset <= log.logEndOffset
+        if self._isReplica and isWithin and partition.onReplicaFetch is not None:
+            partition.onReplicaFetch(
+                ReplicaFetch(
+                    request.replicaId,
+                    request.replicaEpoch,
+                    wanted.fetchOffset,
+                    wanted.logStartOffset,
+                    log.logEndOffset,
+                )
+            )
         return None
+
+    @property
+    def _isReplica(self) -> bool:
+        return self._request.replicaId >= 0
 
     # -- reading
 
     def _readNow(self) -> bool:
         """Returns whether everything could be read without waiting for a file."""
         for read in self._reads:
-            if read.error is None and not read.slice.size:
+            if read.error is None and read.diverging is None and not read.slice.size:
                 found = self._read(read)
                 if isinstance(found, Deferred):
                     read.later = found
@@ -349,10 +412,11 @@ class _Fetch:
         if left <= 0 and not isFirst:
             return EMPTY_SLICE
         sizeMax = min(read.wanted.partitionMaxBytes, left)
-        if self._isCommitted:
+        isCommitted, isReplica = self._isCommitted, self._isReplica
+        if isCommitted:
             read.aborted = log.abortedFrom(offset)
         try:
-            return self._broker.readBatches(log, offset, sizeMax, isFirst, self._isCommitted)
+            return self._broker.readBatches(log, offset, sizeMax, isFirst, isCommitted, isReplica)
         except PylogbrokerError as error:
             read.error = self._failure(read, error)
             return EMPTY_SLICE
@@ -371,7 +435,7 @@ class _Fetch:
     def _readLater(self) -> None:
         async def readAll() -> None:
             for read in self._reads:
-                if read.error is not None or read.slice.size:
+                if read.error is not None or read.diverging is not None or read.slice.size:
                     continue
                 later, read.later = read.later, None
                 found = self._read(read) if later is None else later
@@ -405,11 +469,19 @@ class _Fetch:
         if self._size >= min(self._request.minBytes, self._sizeMax):
             return True
         found = [read for read in self._reads if read.partition is not None]
-        return not found or any(
-            read.error is not None
-            and (read.partition is not None or isinstance(read.error, NotLeaderOrFollowerError))
-            for read in self._reads
-        )
+        return not found or any(map(self._isUrgent, self._reads))
+
+    def _isUrgent(self, read: _Read) -> bool:
+        """Whether a partition has something to tell beside records."""
+        if read.error is not None:
+            isElsewhere = isinstance(read.error, NotLeaderOrFollowerError)
+            return read.partition is not None or isElsewhere
+        if read.diverging is not None:
+            return True
+        if not self._isReplica or read.partition is None:
+            return False
+        told = read.partition.sentWatermarks.get(self._request.replicaId, -1)
+        return told < read.partition.log.highWatermark
 
     # -- waiting
 
@@ -424,11 +496,14 @@ class _Fetch:
             self._owner.waiting[self._key] = expire
         self._waitCount = turn = self._waitCount + 1
         for read in self._reads:
-            if read.partition is None or (read.error is not None and not read.isUnreadable):
+            hasFailed = read.error is not None or read.diverging is not None
+            if read.partition is None or (hasFailed and not read.isUnreadable):
                 continue  # what has failed would end the wait at once, again and again
             log = read.partition.log
             if read.isUnreadable:
                 mark, offset = MarkKind.HIGH_WATERMARK, read.end
+            elif self._isReplica:
+                mark, offset = MarkKind.WRITTEN, log.writtenOffset + 1
             elif self._isCommitted:
                 mark, offset = MarkKind.LAST_STABLE, log.lastStableOffset + 1
             else:
@@ -494,7 +569,7 @@ class _Fetch:
 
     def _response(self) -> list[ResponsePart]:
         throttleMs = 0
-        if self._owner.quotas is not None:
+        if self._owner.quotas is not None and not self._isReplica:
             throttleMs = self._owner.quotas.recordFetch(self._size, self._header, self._state)
         if throttleMs:  # the client must wait, and gets nothing now
             outcome, results = self._context.throttled(), [FetchResult()] * len(self._reads)
@@ -546,7 +621,10 @@ class _Fetch:
             return
         if result.size:
             topic = read.partition.topicPartition.topic
-            self._counters.topic(topic).fetchedSize += result.size
+            if not self._isReplica:
+                self._counters.topic(topic).fetchedSize += result.size
+        if self._isReplica:
+            read.partition.sentWatermarks[self._request.replicaId] = result.highWatermark
         writer.partition(
             index,
             read.slice if result.size else b"",
@@ -554,12 +632,13 @@ class _Fetch:
             lastStableOffset=result.lastStableOffset,
             logStartOffset=result.logStartOffset,
             abortedTransactions=self._aborted(read) if self._isCommitted else None,
+            divergingEpoch=result.divergingEpoch,
         )
 
     @property
     def _isCommitted(self) -> bool:
-        """Whether the client reads committed records only."""
-        return self._request.isolationLevel == _READ_COMMITTED
+        """Whether the client is a consumer that reads committed records only."""
+        return self._request.isolationLevel == _READ_COMMITTED and not self._isReplica
 
     @staticmethod
     def _aborted(read: _Read) -> list[tuple[int, int]]:

@@ -48,6 +48,8 @@ class FetchResult(NamedTuple):
     What the broker has read of a partition; with an error, all marks are -1.
 
     @ivar size: bytes of records.
+    @ivar divergingEpoch: epoch and end offset, if the reader's log is not this one's up to where it
+        reads.
     """
 
     size: int = 0
@@ -55,6 +57,7 @@ class FetchResult(NamedTuple):
     highWatermark: int = _NO_MARK
     lastStableOffset: int = _NO_MARK
     logStartOffset: int = _NO_MARK
+    divergingEpoch: tuple[int, int] | None = None
 
 
 class RequestedPartition:
@@ -77,10 +80,15 @@ class RequestedPartition:
         """
         Remember what the client is told.
 
-        @return: whether it is news: records, an error, or another mark.
+        @return: whether it is news: records, an error, an epoch that diverges, or another mark.
         """
-        marks = result[2:]
-        isNews = result.size > 0 or result.errorCode != 0 or marks != self._told
+        marks = result[2:5]
+        isNews = (
+            result.size > 0
+            or result.errorCode != 0
+            or result.divergingEpoch is not None
+            or marks != self._told
+        )
         # After an error, the marks of a partition that is well again are news.
         self._told = marks if not result.errorCode else (_NO_MARK, _NO_MARK, _NO_MARK)
         return isNews

@@ -4,7 +4,10 @@ the disk, producers; a module of its own, since these requests neither read nor 
 
 Readers see up to the high watermark, which a flush moves. So that a client finds what it was
 acknowledged before, a request for offsets first waits until the watermark reaches what was the end
-of the log when it came, with the flush that this needs; at most L{WAIT_MS_MAX}.
+of the log when it came, with the flush that this needs; at most L{WAIT_MS_MAX}. A partition with
+other replicas is not waited for: what was acknowledged by all is below its high watermark. But a
+client must ask again for what may be behind it, while it has not reached the start of its leader's
+epoch (KIP-207).
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ _FIRST_VERSIONS = {
 _CONSUMER = -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _NO_EPOCH = -1
+_NOT_AVAILABLE_VERSION = 5
+"""The first version of ListOffsets with OFFSET_NOT_AVAILABLE."""
 _HIGH_WATERMARK = -1
 
 
@@ -112,7 +117,7 @@ class LogRequests:
     async def _awaitReadable(self, partition: Partition, log: BatchLog) -> None:
         """@raise StorageError: the partition has failed."""
         end = log.logEndOffset
-        if log.highWatermark >= end:
+        if log.highWatermark >= end or log.isReplicated:
             return
         reached: Deferred[StorageError | None] = Deferred()
         cancel = partition.whenReached(MarkKind.HIGH_WATERMARK, end, reached.callback)
@@ -179,18 +184,28 @@ class LogRequests:
             epoch = log.epochs.epochOf(log.logStartOffset)
         elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             end = log.logEndOffset
+            isBehind = False
             if request.replicaId == _CONSUMER:
                 await self._awaitReadable(partition, log)
                 isCommitted = request.isolationLevel == _READ_COMMITTED
                 end = log.lastStableOffset if isCommitted else log.highWatermark
-            if timestamp == LATEST:
+                isBehind = log.isBehindEpoch
+            if timestamp == LATEST and not isBehind:
                 result.offset, epoch = end, log.leaderEpoch
             else:
-                sought = None if timestamp == MAX_TIMESTAMP else timestamp
-                found = await self._broker.offsetForTime(partition, sought)
+                found = sought = None
+                if timestamp != LATEST:
+                    sought = None if timestamp == MAX_TIMESTAMP else timestamp
+                    found = await self._broker.offsetForTime(partition, sought)
                 if found is not None and found.offset < end:
                     result.offset, result.timestamp = found.offset, found.timestampMs
                     epoch = found.leaderEpoch
+                elif isBehind:
+                    raise KafkaError(
+                        ErrorCode.OFFSET_NOT_AVAILABLE
+                        if version >= _NOT_AVAILABLE_VERSION
+                        else ErrorCode.LEADER_NOT_AVAILABLE
+                    )
                 elif found is None and sought is None and log.logStartOffset < end:
                     # No record has a timestamp: Kafka answers the first one.
                     result.offset = log.logStartOffset

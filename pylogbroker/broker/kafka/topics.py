@@ -268,6 +268,21 @@ class TopicManager:
             return None
         return self.leaderOf(topic, index)
 
+    def isReplica(self, name: str, index: int, brokerId: int, brokerEpoch: int) -> bool:
+        """
+        Whether another broker has a partition, too.
+
+        @param brokerEpoch: of its registration, which must not have been followed by another; -1:
+            it does not say.
+        """
+        image = self.image
+        topic = image.topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions) or brokerId == self.brokerId:
+            return False
+        broker = image.brokers.get(brokerId)
+        isOld = broker is None or -1 < brokerEpoch < broker.epoch
+        return brokerId in topic.partitions[index].replicas and not isOld
+
     def unavailable(self, topic: TopicImage | None, index: int) -> KafkaError:
         """Why L{find} does not find a partition: it does not exist, or not here."""
         if topic is not None and topic.partitions and 0 <= index < topic.partitionCount:
@@ -412,8 +427,12 @@ class TopicManager:
         """Serve a partition that this broker leads, from its leader epoch on."""
         found = self._hosted[topic.name, index]
         leader, epoch = self.leaderOf(topic, index)
-        if leader == self.brokerId and topic.partitions:
-            batches = batchLog(found)
+        batches = batchLog(found)
+        if batches.isReplicated != topic.isReplicated(index):
+            batches.setReplicated(topic.isReplicated(index))
+        if leader != self.brokerId:
+            batches.followEpoch(epoch)
+        elif topic.partitions:
             if batches.epochs.latest > epoch:
                 log.critical(
                     "{topic}-{index} is not served: the log has leader epoch {latest},"

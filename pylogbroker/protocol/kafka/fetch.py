@@ -59,6 +59,7 @@ class FetchRequest(NamedTuple):
     The request, with Kafka's names.
 
     @ivar replicaId: of the follower, in any version; -1 for a consumer.
+    @ivar replicaEpoch: the broker epoch of the follower; -1: it does not say, or is a consumer.
     """
 
     replicaId: int
@@ -71,6 +72,7 @@ class FetchRequest(NamedTuple):
     topics: list[FetchTopic]
     forgottenTopicsData: list[ForgottenTopic]
     rackId: str
+    replicaEpoch: int = -1
 
 
 class _IrregularError(Exception):
@@ -110,6 +112,7 @@ def decodeFetchRequest(data: bytes, version: int, position: int) -> FetchRequest
                 for topic in found.forgottenTopicsData
             ],
             found.rackId,
+            found.replicaState.replicaEpoch if version >= 15 else -1,
         )
 
 
@@ -158,7 +161,7 @@ class _Fields:
             forgotten = [self._forgottenTopic() for _ in range(self._count())]
         rackId = self._string() if version >= 11 else ""
         self._noTags()
-        return FetchRequest._make((*values, topics, forgotten, rackId))
+        return FetchRequest._make((*values, topics, forgotten, rackId, -1))
 
     def _size(self, layout: struct.Struct) -> int:
         if self._isFlexible:

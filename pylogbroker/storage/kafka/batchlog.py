@@ -242,6 +242,19 @@ class BatchLog(PartitionLog):
         """Of the last batch, which a follower names when it fetches; -1: none, or unknown."""
         return self.epochs.lastOf(self.logEndOffset)
 
+    @property
+    def isBehindEpoch(self) -> bool:
+        """
+        Whether this replica has begun to lead, and its high watermark has not reached the start of
+        its epoch: other replicas may have had a larger one, which readers have seen (KIP-207).
+        """
+        entries = self.epochs.entries
+        return (
+            self.isReplicated
+            and self.epochs.latest == self.leaderEpoch
+            and self.highWatermark < entries[-1].startOffset
+        )
+
     # -- append
 
     def rollDue(self, nowMs: int, batches: ValidatedBatches | None = None) -> bool:
@@ -494,6 +507,7 @@ class BatchLog(PartitionLog):
         search: FindPositionJob | None = None,
         isCommitted: bool = False,
         wholeBatch: bool = False,
+        isReplica: bool = False,
     ) -> Slice | FindPositionJob:
         """
         The range from the batch with an offset, up to the high watermark or the end of a segment.
@@ -503,6 +517,7 @@ class BatchLog(PartitionLog):
         @param search: the job that an earlier call returned for this offset, after its run.
         @param isCommitted: end at the last stable offset.
         @param wholeBatch: return the first batch whole, though it is larger than C{sizeMax}.
+        @param isReplica: end at the written offset.
         @return: empty when there is nothing to read yet; a job if only the file tells. Run it on a
             worker and call again.
         @raise OffsetOutOfRangeError: below the log start, or above the log end.
@@ -516,6 +531,8 @@ class BatchLog(PartitionLog):
                 f" {self.logStartOffset} to {self.logEndOffset}"
             )
         limit = self.stable if isCommitted else self.watermark
+        if isReplica and not self._truncating:
+            limit = self.written
         if offset >= limit.offset:
             return EMPTY_SLICE
         view = self._list
