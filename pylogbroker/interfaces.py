@@ -411,6 +411,14 @@ class ISegmentIndex(Protocol):
         """
         ...
 
+    def truncate(self, size: int, endOffset: int) -> None:
+        """
+        The segment is cut to C{size} bytes, and ends before C{endOffset}: make the index what it
+        would be without what was cut off, durably. Blocks. Nothing else uses this index meanwhile,
+        and it is not added to afterwards.
+        """
+        ...
+
     def save(self) -> None:
         """Make the index durable, before the log rolls or closes. Blocks."""
         ...

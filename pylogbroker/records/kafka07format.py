@@ -66,6 +66,9 @@ class ByteOffsetIndex:
     def add(self, batches: ValidatedBatches, offset: int, position: int, timeMs: int) -> None:
         """Nothing to note."""
 
+    def truncate(self, size: int, endOffset: int) -> None:
+        """Nothing to truncate."""
+
     def save(self) -> None:
         """Nothing to save."""
 

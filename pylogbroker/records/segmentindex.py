@@ -164,6 +164,25 @@ class _Table:
         self.state = (fileCount + len(keys), array(self._keyCode), array("I"))
         self._isSaved = True
 
+    def truncate(self, field: int, end: int) -> None:
+        """
+        Drop the entries of the file whose key (0) or value (1) is not below C{end}. Nothing may
+        have been added since C{load}; C{save} cuts the file. Blocks.
+        """
+        low, high = 0, self.state[0]
+        if high:
+            with closing(self._fileSystem.open(self.path, write=False)) as file:
+                while low < high:
+                    middle = (low + high) // 2
+                    if self._read(file, middle, 1)[0][field] < end:
+                        low = middle + 1
+                    else:
+                        high = middle
+                self.last = self._read(file, low - 1, 1)[0] if low else None
+        if low < self.state[0]:
+            self.state = (low, *self.state[1:])
+            self._isSaved = False
+
     def _pack(self, pair: tuple[int, int]) -> bytes:
         return self._entry.pack(*pair)
 
@@ -324,6 +343,23 @@ class SegmentIndex:
                 self._path, "read", f"there is no whole batch at byte {self._walkedSize} of {size}"
             )
         return self._recent[0][-1] + 1
+
+    def truncate(self, size: int, endOffset: int) -> None:
+        """
+        See L{pylogbroker.interfaces.ISegmentIndex}. Reads what is behind the last entry that is
+        left.
+        """
+        self._offsets.truncate(1, size)
+        self._times.truncate(1, endOffset - self._baseOffset)
+        self.largestTimestampMs, self._largestOffset = -1, self._baseOffset
+        if self._times.last is not None:
+            self.largestTimestampMs, relative = self._times.last
+            self._largestOffset = self._baseOffset + relative
+        self._sizeSinceEntry = 0
+        self._walkedSize = None
+        self._forgetRecent()
+        self.findEnd(size)
+        self.save()
 
     # -- appending
 

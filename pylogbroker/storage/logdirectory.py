@@ -279,7 +279,7 @@ class LogDirectory:
             if not self.wasClosedCleanly:
                 # A partition's directory that was created before a crash may not be synced.
                 self._fileSystem.syncDirectory(self.path)
-            self._forgetRemoved()
+            self._correctCheckpoints()
         except BaseException:
             self.logs.clear()
             self.failures.clear()
@@ -550,12 +550,15 @@ class LogDirectory:
             except CorruptLogError as error:
                 report(DamagedFileIgnored(error))
 
-    def _forgetRemoved(self) -> None:
+    def _correctCheckpoints(self) -> None:
         """
-        Drop partitions that are not there any more, before new ones of their names are created.
+        Drop partitions that are not there any more, before new ones of their names are created; and
+        lower what is ahead of a log that a crash has shortened, before anything is appended to it.
         """
         known = {*self.logs, *self.failures}
-        if any(set(offsets) - known for offsets in self._saved.values()):
+        if any(set(offsets) - known for offsets in self._saved.values()) or any(
+            isinstance(log, BatchLog) and self.checkpointsAhead(log) for log in self.logs.values()
+        ):
             job = self.beginCheckpoint()
             if job is not None:
                 job.run()
@@ -592,8 +595,8 @@ class LogDirectory:
 
     def checkpointsAhead(self, log: BatchLog) -> list[str]:
         """
-        The checkpoints that say more of a partition than is true, after a truncation. After a crash
-        they would cover what was appended since; so they are written before.
+        The checkpoints that say more of a partition than is true, after a truncation or a crash.
+        After another crash they would cover what was appended since; so they are written before.
         """
         known = {
             HIGH_WATERMARK: log.highWatermark,

@@ -406,6 +406,56 @@ class FileTests(LookupCase):
         self.assertEqual(log.index.search(log.file, BASE + 50), expected)
 
 
+class TruncateTests(LookupCase):
+    """A segment that is cut has the index of a segment that was never longer."""
+
+    def test_everyBatch(self) -> None:
+        """Wherever it is cut: the same answers, and the same files as a rebuild gives."""
+        for count in range(1, 31):
+            log = filled()
+            log.index.save()
+            self.truncate(log, count)
+            found = log.entries()
+            log.open()
+            self.assertEqual(log.index.findEnd(log.size), log.nextOffset)
+            if count % 3 == 0:
+                self.check(log)
+            log.open(rebuild=True).save()
+            self.assertEqual(log.entries(), found, count)
+
+    def truncate(self, log: Log, count: int) -> None:
+        """Leave the first batches."""
+        index = log.open()
+        if count < len(log.batches):
+            size = log.batches[count][2]
+            log.nextOffset = log.batches[count - 1][1] + 1
+            log.files.open(PATH).truncate(size)
+            index.truncate(size, log.batches[count][0])
+            del log.batches[count:]
+
+    def test_durable(self) -> None:
+        """The files are synced."""
+        log = filled()
+        log.index.save()
+        log.files.open(PATH).sync()
+        log.files.syncDirectory("/")
+        self.truncate(log, 11)
+        log.files.open(PATH).sync()
+        log.files.syncDirectory("/log")
+        expected = log.entries()
+        log.files.cutPower()
+        self.assertEqual(log.entries(), expected)
+
+    def test_largestTime(self) -> None:
+        """The largest time goes with its batch."""
+        log = Log()
+        for ms in (1, 99, 5, 7):
+            log.append(ms, size=9000)
+        log.index.save()
+        self.truncate(log, 1)
+        self.assertEqual(log.open().largestTimestampMs, START_MS + 1)
+
+
 class GoldenTests(SynchronousTestCase):
     """A segment and its indexes as Apache Kafka 4.3.1 wrote them, with an interval of 700."""
 

@@ -23,7 +23,7 @@ from pylogbroker.interfaces import BatchHeader
 from pylogbroker.records.recordbatch import controlBatch, readHeader, stampBatch
 from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.kafka.batchlog import BatchLog, CompactionSettings
-from pylogbroker.storage.kafka.epochcheckpoint import readEpochs
+from pylogbroker.storage.kafka.epochcheckpoint import readEpochs, writeEpochs
 from pylogbroker.storage.kafka.epochs import EpochStart
 from pylogbroker.storage.kafka.producerstate import encodeSnapshot
 from pylogbroker.storage.partitionlog import MarkKind
@@ -634,6 +634,33 @@ class WatermarkTests(ReplicaCase):
         self.site.kill()
         self.assertEqual(self.site.reopen().highWatermark, self.end)
 
+    def test_lostEndTwice(self) -> None:
+        """
+        The checkpoint is lowered, too, before anything is appended: the next start would take the
+        old one for what another leader's batches have reached.
+        """
+        log = self.replica()
+        self.tell(log, self.end)
+        self.site.checkpoint()
+        with closing(self.site.files.open(log.segments[-1].path)) as file:
+            file.truncate(file.size() - 1)
+        self.site.kill()
+        log = self.site.reopen()
+        end = log.logEndOffset
+        self.assertEqual((end < self.end, log.highWatermark), (True, end))
+        log.followEpoch(LATEST_EPOCH)
+        follow(log, b"".join(stamped(batch(b"x"), end + each, 99) for each in range(9)))
+        self.site.kill()
+        self.assertEqual(self.site.reopen().highWatermark, end)
+
+    def test_staleEpochs(self) -> None:
+        """The batches are right, if the file has epochs that a truncation has cut off."""
+        log = self.copyOf(stamped(batch(b"a"), 0, 2) + stamped(batch(b"b"), 1, 4))
+        expected = log.epochs.entries
+        writeEpochs(self.site.files, log.path, [EpochStart(3, 0)])
+        self.site.kill()
+        self.assertEqual(self.site.reopen().epochs.entries, expected)
+
     def test_anotherReplica(self) -> None:
         """A log gets, and loses, other replicas: its watermark stays, or follows its flushes."""
         log = self.copyOf(self.data)
@@ -774,3 +801,102 @@ class TruncatePowerCutTests(ReplicaCase):
         """A new start, above and below the old end."""
         self.checkEveryStep(1000, isAnew=True)
         self.checkEveryStep(7, isAnew=True)
+
+
+class PowerCutTests(ReplicaCase):
+    """A follower's life, up to a power cut at any step, and the next one."""
+
+    def test_lives(self) -> None:
+        """
+        After any power cut the log is a beginning of what it had, with everything that was flushed
+        and not truncated; its watermark is one that it had, or its end; and it goes on.
+        """
+        for seed in (*range(60), 211, 239, 426, 670, 734):
+            self.checkLife(seed)
+
+    def checkLife(self, seed: int) -> None:
+        random = Random(seed)
+        site = BatchSite(
+            segmentSizeMax=random.choice((250, 600)), indexInterval=100, isReplicated=True
+        )
+        site.double.pageSize = random.choice((16, 64, 512))
+        log = site.make()
+        had: list[bytes] = []
+        for _ in range(3):
+            log.followEpoch(LATEST_EPOCH)
+            site.double.cutAt = site.double.operationCount + random.randrange(1, 150)
+            had, flushed, watermark = self.live(site, log, random, had)
+            site.double.cutPower(random)
+            if random.random() < 0.3:
+                site.double.cutAt = site.double.operationCount + random.randrange(20)
+                try:
+                    site.open()
+                except PowerLostError:
+                    pass
+                site.double.cutPower(random)
+            log = site.reopen()
+            found = self.bytesIn(log)
+            self.assertEqual(found, b"".join(had)[: len(found)], seed)
+            count = len(headersOf(found))
+            self.assertEqual(len(b"".join(had[:count])), len(found), seed)
+            self.assertGreaterEqual(log.logEndOffset, flushed, seed)
+            self.assertLessEqual(log.highWatermark, min(watermark, log.logEndOffset), seed)
+            del had[count:]
+            self.assertSame(log, self.replicaOf(found, log.highWatermark), seed)
+
+    def replicaOf(self, data: bytes, highWatermark: int) -> BatchLog:
+        log = self.copyOf(data, isReplicated=True)
+        log.setHighWatermark(highWatermark)
+        return log
+
+    def live(
+        self, site: BatchSite, log: BatchLog, random: Random, had: list[bytes]
+    ) -> tuple[list[bytes], int, int]:
+        """
+        Returns the batches that the log may have, where it may not end before, and the largest high
+        watermark.
+        """
+        had = list(had)
+        ends = [0]
+        for data in had:
+            ends.append(headersOf(data)[0].nextOffset)
+        flushed, watermark = log.flushedOffset, log.highWatermark
+        epoch = max(log.lastEpoch, 0)
+        try:
+            for number in range(80):
+                act = random.random()
+                if act < 0.55:
+                    epoch += random.random() < 0.1
+                    values = [b"%d" % number] * random.randint(1, 3)
+                    data = stamped(batch(*values, producer=1, sequence=number), ends[-1], epoch)
+                    had.append(data)
+                    ends.append(headersOf(data)[0].nextOffset)
+                    follow(log, data)
+                elif act < 0.75:
+                    flush(log)
+                elif act < 0.85:
+                    search = log.setHighWatermark(random.choice(ends))
+                    if search is not None:
+                        search.run()
+                        log.setHighWatermark(search.offset, search)
+                elif act < 0.92:
+                    site.checkpoint()
+                else:
+                    index = random.randrange(len(ends))
+                    flushed = min(flushed, ends[index])
+                    job = log.beginTruncate(ends[index])
+                    if job is not None:
+                        job.run()
+                        log.finishTruncate(job, None)
+                    del had[index:], ends[index + 1 :]
+                    for name in site.directory.checkpointsAhead(log):
+                        checkpoint = site.directory.beginCheckpoint((name,))
+                        assert checkpoint is not None
+                        checkpoint.run()
+                        site.directory.finishCheckpoint(checkpoint, None)
+                    epoch = max(log.lastEpoch, 0)
+                flushed = max(flushed, log.flushedOffset)
+                watermark = max(watermark, log.highWatermark)
+        except PowerLostError:
+            pass
+        return had, flushed, watermark

@@ -228,7 +228,9 @@ class LogCleaner:
                 if not await self._replace(log, found, group):
                     return False
         except StorageError as error:
-            if isinstance(error, CorruptLogError):
+            # Else a truncation has cut what was read.
+            isStillThere = set(found.segments) <= set(log.segments)
+            if isinstance(error, CorruptLogError) and isStillThere:
                 self._unreadable.add(name)
             if self._isRunning and not log.closed:
                 self._log.error(

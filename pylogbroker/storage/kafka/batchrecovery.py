@@ -264,7 +264,8 @@ class _Loading:
         """One batch of the log."""
         header = entry.header
         assert header is not None
-        if header.leaderEpoch > self.epochs.latest:
+        # The file may say what a truncation, interrupted by a crash, has cut off since.
+        if header.leaderEpoch not in (-1, self.epochs.epochOf(entry.offset)):
             self.epochs.assign(header.leaderEpoch, entry.offset)
         if entry.offset < self.producers.endOffset:
             return

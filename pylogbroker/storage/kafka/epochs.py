@@ -85,6 +85,8 @@ class LeaderEpochs:
 
     def epochOf(self, offset: int) -> int:
         """The epoch that wrote an offset; -1: unknown."""
+        if self.entries and self.entries[-1].startOffset <= offset:
+            return self.entries[-1].epoch
         index = bisect_right([each.startOffset for each in self.entries], offset) - 1
         return self.entries[index].epoch if index >= 0 else -1
 

@@ -9,8 +9,8 @@ producers, transactions and epochs what its batches say. Truncating it again fin
 the job has ended, nothing that was cut off can come back.
 
 B{The order.} The newest segments go first, each by a durable rename, so that what is left is always
-a beginning of the old log. Then the file with the new end is cut and synced, its indexes are
-rebuilt and saved, and the epochs are. Until then it is the last segment, which recovery checks from
+a beginning of the old log. Then the file with the new end and its indexes are cut and synced, and
+the epochs are. Until then it is the last segment, which recovery checks from
 its first byte. Then a new, empty segment begins at the new end. From that moment on recovery trusts
 the file before it, which is synced, as behind a roll. At last the directory is loaded as at a
 start: what a log knows after a truncation is what a restart would find.
@@ -148,17 +148,18 @@ class TruncateJob(Job):
         """The file ends at a byte, is synced, and has saved indexes of what is left."""
         fileSystem, path = self.cache.fileSystem, segment.path
         aborted = TransactionIndex(transactionPath(path, self.format.suffix))
+        segment.index.save()
         with closing(fileSystem.open(path)) as file:
-            isCut = size < file.size()
-            if isCut:
-                segment.index.remove()
-                aborted.remove(fileSystem)
+            oldSize = file.size()
+            if size < oldSize:
+                # Not the index that readers use meanwhile. Its files may be missing or broken; then
+                # they are rebuilt.
+                base = segment.baseOffset
+                index = self.format.openIndex(fileSystem, path, base, oldSize, False)
                 file.truncate(size)
+                index.truncate(size, self.endOffset)
+                aborted.remove(fileSystem)
             file.sync()
-        index = segment.index
-        if isCut:
-            index = self.format.openIndex(fileSystem, path, segment.baseOffset, size, True)
-        index.save()
         for each in self.aborted:
             if each.lastOffset < self.endOffset:
                 aborted.add(each)
