@@ -79,7 +79,7 @@ LEADER_LIMITS = CheckLimits(payloadSizeMax=2**31 - 1)
 _MINUTE_MS = 60_000
 
 
-class ReplicaFetch(NamedTuple):
+class ReplicaProgress(NamedTuple):
     """
     What a leader learns from another replica's fetch.
 
@@ -138,7 +138,7 @@ class Partition:
     rollWaiters: Waiters[None] = field(default_factory=Waiters)
     topicCounters: TopicCounters | None = None
     replicaLock: DeferredLock = field(default_factory=DeferredLock)
-    onReplicaFetch: Callable[[ReplicaFetch], object] | None = None
+    onReplicaFetch: Callable[[ReplicaProgress], object] | None = None
     sentWatermarks: dict[int, int] = field(default_factory=dict)
     soughtWatermark: int = -1
 

@@ -1,16 +1,17 @@
 """
 The long form of the power cuts of L{tests.integration.test_kafkapowercut} and
-L{tests.storage.test_batchrecovery}::
+L{tests.storage.test_batchrecovery}, and of L{tests.storage.test_replicalog}::
 
     python -m tests.long.powercut --operations 1000000 --seed 7
     python -m tests.long.powercut --of partition --operations 1000000 --seed 7
+    python -m tests.long.powercut --of replica --operations 1000000 --seed 7
 
 With C{PYTHONHASHSEED=0} in the environment, a seed gives the same lives again.
 
-Random lives, of a whole broker with clients of today's protocol or of one partition of record
-batches, each with power cuts before random file operations. The figures say what the operations
-changed, and what those would have changed before which the power failed. The exit status is 0 if
-nothing that was acknowledged is lost.
+Random lives, of a whole broker with clients of today's protocol, of one partition of record
+batches, or of a follower's log, which is truncated as well, each with power cuts before random file
+operations. The figures say what the operations changed, and what those would have changed before
+which the power failed. The exit status is 0 if nothing that was acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from twisted.logger import LogPublisher, globalLogBeginner
 from pylogbroker.storage import metadatastore
 from tests.integration.kafkapowercuts import JOURNAL_SIZE, KafkaPowerCutLife
 from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
+from tests.storage import test_replicalog
 from tests.storage.test_batchrecovery import PowerCutTests
 
 ACT_COUNT = 400
@@ -34,6 +36,10 @@ def _liveOfPartition(seed: int, figures: Counter[str]) -> None:
     tests = PowerCutTests("test_nothingFlushedIsLost")
     tests.setUp()
     figures["operations"] += tests.checkLife(seed)
+
+
+def _liveOfReplica(seed: int, figures: Counter[str]) -> None:
+    figures["operations"] += test_replicalog.PowerCutTests("test_lives").checkLife(seed)
 
 
 def _liveOfBroker(seed: int, figures: Counter[str]) -> None:
@@ -52,6 +58,7 @@ def _liveOfBroker(seed: int, figures: Counter[str]) -> None:
 LIVES: dict[str, Callable[[int, Counter[str]], None]] = {
     "broker": _liveOfBroker,
     "partition": _liveOfPartition,
+    "replica": _liveOfReplica,
 }
 
 

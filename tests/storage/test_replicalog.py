@@ -814,7 +814,8 @@ class PowerCutTests(ReplicaCase):
         for seed in (*range(60), 211, 239, 426, 670, 734):
             self.checkLife(seed)
 
-    def checkLife(self, seed: int) -> None:
+    def checkLife(self, seed: int) -> int:
+        """Returns how many file operations it had."""
         random = Random(seed)
         site = BatchSite(
             segmentSizeMax=random.choice((250, 600)), indexInterval=100, isReplicated=True
@@ -843,6 +844,7 @@ class PowerCutTests(ReplicaCase):
             self.assertLessEqual(log.highWatermark, min(watermark, log.logEndOffset), seed)
             del had[count:]
             self.assertSame(log, self.replicaOf(found, log.highWatermark), seed)
+        return site.double.operationCount
 
     def replicaOf(self, data: bytes, highWatermark: int) -> BatchLog:
         log = self.copyOf(data, isReplicated=True)

@@ -47,7 +47,7 @@ from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas
 from pylogbroker.broker.kafka.topics import NotLeaderOrFollowerError, TopicManager, batchLog
-from pylogbroker.broker.logmanager import Partition, ReplicaFetch
+from pylogbroker.broker.logmanager import Partition, ReplicaProgress
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
 from pylogbroker.cluster.metadataimage import ReachableBroker
@@ -370,7 +370,7 @@ class _Fetch:
         isWithin = log.logStartOffset <= wanted.fetchOffset <= log.logEndOffset
         if self._isReplica and isWithin and partition.onReplicaFetch is not None:
             partition.onReplicaFetch(
-                ReplicaFetch(
+                ReplicaProgress(
                     request.replicaId,
                     request.replicaEpoch,
                     wanted.fetchOffset,

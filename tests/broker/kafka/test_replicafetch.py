@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.topics import batchLog
-from pylogbroker.broker.logmanager import Partition, ReplicaFetch
+from pylogbroker.broker.logmanager import Partition, ReplicaProgress
 from pylogbroker.cluster.acls import (
     CLUSTER_NAME,
     AclBinding,
@@ -46,7 +46,7 @@ class ReplicaFetchCase(ClusterCase):
         self.peer = self.lead.connect()
         self.peer.send(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, CORRELATION, 0))
         self.assertEqual(len(self.peer.frames()), 1)
-        self.fetches: list[ReplicaFetch] = []
+        self.fetches: list[ReplicaProgress] = []
         self.partition().onReplicaFetch = self.fetches.append
 
     def records(self) -> list[Record]:
@@ -202,7 +202,9 @@ class ReadTests(ReplicaFetchCase):
         self.put(b"a", b"b")
         self.fetch(1, 15, replicaEpoch=2)
         self.fetch(2)
-        self.assertEqual(self.fetches, [ReplicaFetch(1, 2, 1, 0, 2), ReplicaFetch(1, -1, 2, 0, 2)])
+        self.assertEqual(
+            self.fetches, [ReplicaProgress(1, 2, 1, 0, 2), ReplicaProgress(1, -1, 2, 0, 2)]
+        )
 
     def test_consumer(self) -> None:
         """A consumer is no replica, and does not wait for what is above the high watermark."""
