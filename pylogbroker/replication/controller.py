@@ -257,17 +257,22 @@ def ledPartitions(image: MetadataImage, brokerId: int) -> list[PartitionKey]:
     ]
 
 
+def hostedPartitions(image: MetadataImage, brokerId: int) -> list[PartitionKey]:
+    """The partitions that a broker is to have."""
+    return [
+        (topic.topicId, number)
+        for topic in image.topics.values()
+        for number, partition in enumerate(topic.partitions)
+        if brokerId in partition.replicas
+    ]
+
+
 def unregisterBroker(image: MetadataImage, brokerId: int) -> Answer:
     """A fenced broker without replicas will not come back."""
     broker = image.brokers.get(brokerId)
     if broker is None:
         return ErrorCode.BROKER_ID_NOT_REGISTERED, []
-    hasReplica = any(
-        brokerId in partition.replicas
-        for topic in image.topics.values()
-        for partition in topic.partitions
-    )
-    if hasReplica or not broker.isFenced:
+    if hostedPartitions(image, brokerId) or not broker.isFenced:
         return ErrorCode.INVALID_REQUEST, []
     return ErrorCode.NONE, [UnregisterBrokerRecord(brokerId)]
 

@@ -149,6 +149,20 @@ def checkReplicationFactor(replicationFactor: int) -> None:
         )
 
 
+def checkMove(partition: str, replicas: Iterable[int], target: Iterable[int]) -> None:
+    """
+    Check that brokers can copy what a reassignment needs.
+
+    @param partition: for the text.
+    @raise InvalidReplicaAssignmentError: they cannot so far.
+    """
+    if REPLICATION_FACTOR_MAX == 1 and not set(target) <= set(replicas):
+        raise InvalidReplicaAssignmentError(
+            f"{partition} cannot be moved: this version of pylogbroker does not replicate"
+            " partitions."
+        )
+
+
 def checkAssignment(
     brokerIds: Iterable[int], replicas: Sequence[int], replicationFactor: int | None = None
 ) -> None:

@@ -179,6 +179,11 @@ class TopicTests(AdminCase):
         await self.fill(3)
         cluster = await self.admin.describeCluster()
         self.assertEqual([each.brokerId for each in cluster.brokers], [0])
+        cluster = await self.admin.describeCluster(includeFencedBrokers=True)
+        self.assertEqual([(each.brokerId, each.isFenced) for each in cluster.brokers], [(0, False)])
+        unregistering = self.admin.unregisterBroker(8)
+        error: Any = await self.assertFailure(unregistering, ResponseError)
+        self.refused(error, ErrorCode.BROKER_ID_NOT_REGISTERED)
         for brokers in (None, [0]):
             [[directory]] = (await self.admin.describeLogDirs(brokers)).values()
             sizes = {
@@ -189,6 +194,7 @@ class TopicTests(AdminCase):
             self.assertGreater(sizes["t", 0], sizes["t", 1])
         elected = await self.admin.electLeaders([T0])
         self.refused(elected[T0], ErrorCode.ELECTION_NOT_NEEDED)
+        self.assertEqual(await self.admin.electLeaders(None), {})
         self.assertEqual(await self.admin.listPartitionReassignments(), {})
         self.assertEqual(await self.admin.listPartitionReassignments([T0]), {})
         moved = await self.admin.alterPartitionReassignments({T0: [0], T1: None})

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 
 from pylogbroker.broker.compaction.logcleaner import CompactionProcess, LogCleaner
 from pylogbroker.broker.interbroker import InterBrokerConnections
+from pylogbroker.broker.kafka.administration.partitionrequests import PartitionRequests
 from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
 from pylogbroker.broker.kafka.coordinators.groupservice import OFFSETS_TOPIC_CONFIGS, GroupService
@@ -384,6 +385,7 @@ class KafkaBroker:
             ApiKey.PRODUCE: produce.produce,
             ApiKey.FETCH: fetch.fetch,
             **MetadataRequests(topics, self.nodes, defaults).handlers,
+            **PartitionRequests(topics).handlers,
             **TopicRequests(topics, defaults, self.quotas).handlers,
             **ConfigRequests(topics, settings.brokerId, self._brokerConfigs()).handlers,
             **logs.handlers,

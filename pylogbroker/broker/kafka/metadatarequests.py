@@ -8,9 +8,6 @@ the listener that it has used itself. A partition without a leader that can be r
 is not in service here, has an error that clients try again on. A Metadata request that creates its
 topics is answered when this broker's partitions of them are there, so that the client can produce
 at once.
-
-Administrators may also ask for another leader of a partition, or for other replicas. So far they
-get only what is there already: brokers do not copy from each other.
 """
 
 from __future__ import annotations
@@ -32,7 +29,6 @@ from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import MetadataResponsePartition
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.replication.elections import NO_LEADER
-from pylogbroker.replication.placement import checkAssignment
 
 TOPIC_OPERATIONS = 3576
 """Read, write, create, delete, alter, describe, describe and alter configurations, as bits."""
@@ -48,14 +44,6 @@ _LISTENER_VERSION = 6
 _BROKER, _CONTROLLER = 1, 2
 _ENDPOINTS = {_BROKER: "BROKER", _CONTROLLER: "CONTROLLER"}
 
-_LEADERLESS = {
-    0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-    1: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-}
-"""The error of a partition that is out of service, by the kind of election: preferred, unclean."""
-
-_WITHOUT_TEXT = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-
 
 def notFound(name: str | None) -> ErrorCode:
     """The code for a topic that is not there."""
@@ -64,10 +52,6 @@ def notFound(name: str | None) -> ErrorCode:
     except KafkaError as error:
         return error.code
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _textOf(error: KafkaError) -> str | None:
-    return None if error.code in _WITHOUT_TEXT else error.text
 
 
 class _Asked(NamedTuple):
@@ -106,9 +90,6 @@ class MetadataRequests:
             ApiKey.METADATA: self.metadata,
             ApiKey.DESCRIBE_CLUSTER: self.describeCluster,
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describeTopicPartitions,
-            ApiKey.ELECT_LEADERS: self.electLeaders,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alterPartitionReassignments,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.listPartitionReassignments,
         }
 
     # -- Metadata
@@ -379,108 +360,3 @@ class MetadataRequests:
             partitions=partitions,
             topicAuthorizedOperations=TOPIC_OPERATIONS,
         )
-
-    # -- leaders and replicas
-
-    def electLeaders(self, header: RequestHeader, request: Any, state: ConnectionState) -> Any:
-        """
-        Handle ElectLeaders; as L{Handler}. A partition in service has its leader. Where all
-        partitions are asked for, those are left out.
-        """
-        cls, kind, wanted = messages.ElectLeadersResponse, request.electionType, []
-        refusal = None
-        if kind not in _LEADERLESS:
-            refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}")
-        elif request.timeoutMs <= 0:
-            refusal = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-        isAll = request.topicPartitions is None
-        if not isAll:
-            wanted = [(each.topic, each.partitions) for each in request.topicPartitions]
-        elif refusal is None:
-            topics = self._topics.image.topics.values()
-            wanted = [(topic.name, range(topic.partitionCount)) for topic in topics]
-        response = cls()
-        if refusal is not None and (isAll or wanted):
-            response.errorCode = refusal.code
-        for name, indexes in wanted:
-            result = cls.ReplicaElectionResult(topic=name)
-            for index in indexes:
-                error = refusal or self._election(name, index, kind)
-                if not (isAll and error.code == ErrorCode.ELECTION_NOT_NEEDED):
-                    result.partitionResult.append(
-                        cls.PartitionResult(
-                            partitionId=index, errorCode=error.code, errorMessage=_textOf(error)
-                        )
-                    )
-            response.replicaElectionResults.append(result)
-        return response
-
-    def _election(self, name: str, index: int, kind: int) -> KafkaError:
-        """Why there is no election."""
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        topic = self._topics.image.topics.get(name)
-        if topic is None:
-            return KafkaError(unknown, f"No such topic as {name}")
-        if not 0 <= index < topic.partitionCount:
-            return KafkaError(unknown, f"No such partition as {name}-{index}")
-        found = self._topics.find(name, index)
-        isServed = found is not None and not found.log.isOffline
-        leader, _ = self._topics.leaderOf(topic, index)
-        if leader != self._brokerId:
-            isServed = leader in self._topics.image.brokers
-        return KafkaError(ErrorCode.ELECTION_NOT_NEEDED if isServed else _LEADERLESS[kind])
-
-    def alterPartitionReassignments(
-        self, header: RequestHeader, request: Any, state: ConnectionState
-    ) -> Any:
-        """
-        Handle AlterPartitionReassignments; as L{Handler}. A partition may be assigned to this
-        broker, which has it.
-        """
-        cls = messages.AlterPartitionReassignmentsResponse
-        response = cls(allowReplicationFactorChange=request.allowReplicationFactorChange)
-        if not request.topics:
-            return response
-        response.errorMessage = None
-        isLate = request.timeoutMs <= 0
-        if isLate:
-            response.errorCode = ErrorCode.REQUEST_TIMED_OUT
-        for topic in request.topics:
-            made = cls.ReassignableTopicResponse(name=topic.name)
-            for each in topic.partitions:
-                result = cls.ReassignablePartitionResponse(
-                    partitionIndex=each.partitionIndex, errorMessage=None
-                )
-                try:
-                    if isLate:
-                        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-                    self._checkReassignment(topic.name, each)
-                except PylogbrokerError as problem:
-                    error = errorOf(problem)
-                    result.errorCode, result.errorMessage = error.code, _textOf(error)
-                made.partitions.append(result)
-            response.responses.append(made)
-        return response
-
-    def _checkReassignment(self, name: str, wanted: Any) -> None:
-        unknown, index = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted.partitionIndex
-        topic = self._topics.image.topics.get(name)
-        if topic is None:
-            raise KafkaError(unknown, f"Unable to find a topic named {name}.")
-        if not 0 <= index < topic.partitionCount:
-            raise KafkaError(unknown, f"Unable to find partition {name}:{index}.")
-        if wanted.replicas is None:
-            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        checkAssignment(self._topics.image.brokers or (self._brokerId,), wanted.replicas)
-        if topic.partitions and tuple(wanted.replicas) != topic.partitions[index].replicas:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{name}-{index} cannot be moved: this version of pylogbroker does not replicate"
-                " partitions.",
-            )
-
-    def listPartitionReassignments(
-        self, header: RequestHeader, request: Any, state: ConnectionState
-    ) -> Any:
-        """Handle ListPartitionReassignments; as L{Handler}. There is never one."""
-        return messages.ListPartitionReassignmentsResponse(errorMessage=None)

@@ -957,6 +957,14 @@ brokers 0+ []DescribeClusterBroker
  isFenced 2+ bool
 clusterAuthorizedOperations 0+ int32 =-2147483648
 
+UnregisterBrokerRequest 0 0+
+brokerId 0+ int32
+
+UnregisterBrokerResponse 0 0+
+throttleTimeMs 0+ int32
+errorCode 0+ int16
+errorMessage 0+ string?
+
 DescribeAclsRequest 1-3 2+
 resourceTypeFilter 0+ int8
 resourceNameFilter 0+ string?

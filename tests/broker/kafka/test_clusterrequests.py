@@ -172,31 +172,6 @@ class MetadataTests(ClusterCase):
         found = topic.partitions[1]
         self.assertEqual((found.leaderId, found.lastKnownElr), (self.leaders[1], []))
 
-    def test_elections(self) -> None:
-        """A partition with a leader elsewhere needs no election; one without gets none."""
-        self.bench.fence(2)
-        request = messages.ElectLeadersRequest(electionType=1, topicPartitions=None)
-        found = self.bench.ask(1, ApiKey.ELECT_LEADERS, 2, request)
-        (topic,) = found.replicaElectionResults
-        self.assertEqual(
-            [(each.partitionId, each.errorCode) for each in topic.partitionResult],
-            [(self.leaders.index(2), ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)],
-        )
-
-    def test_reassignment(self) -> None:
-        """A partition stays where it is: moving it is refused, not ignored."""
-        cls = messages.AlterPartitionReassignmentsRequest
-        for replicas, code in (
-            ([self.leaders[0]], ErrorCode.NONE),
-            ([self.other()], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-            ([7], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ):
-            part = cls.ReassignablePartition(partitionIndex=0, replicas=replicas)
-            body = cls(topics=[cls.ReassignableTopic(name="a", partitions=[part])])
-            key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
-            (topic,) = self.bench.ask(1, key, 0, body).responses
-            self.assertEqual(topic.partitions[0].errorCode, code)
-
 
 class TopicRequestTests(ClusterCase):
     """CreateTopics and CreatePartitions."""

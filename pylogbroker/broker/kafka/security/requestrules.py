@@ -1170,6 +1170,7 @@ RULES: dict[ApiKey, Rule] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _cluster(_ALTER, _refusedCredentials),
     ApiKey.DESCRIBE_CLUSTER: _describeCluster,
     ApiKey.DESCRIBE_PRODUCERS: _describeProducers,
+    ApiKey.UNREGISTER_BROKER: _cluster(_ALTER, _coded(messages.UnregisterBrokerResponse, True)),
     ApiKey.DESCRIBE_TRANSACTIONS: _describeTransactions,
     ApiKey.LIST_TRANSACTIONS: _listTransactions,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumerGroupHeartbeat,

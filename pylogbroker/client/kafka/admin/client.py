@@ -45,7 +45,7 @@ from pylogbroker.client.kafka.admin.topics import (
 )
 from pylogbroker.client.kafka.connection import NegotiatedConnection
 from pylogbroker.config.kafka.clientsettings import KafkaAdminSettings
-from pylogbroker.errors import ClosedError, PylogbrokerError
+from pylogbroker.errors import ClosedError, PylogbrokerError, UnsupportedVersionError
 from pylogbroker.net.deferreds import asDeferred, gatherInBatches
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -66,6 +66,9 @@ __all__ = [
 
 PREFERRED, UNCLEAN = 0, 1
 """Kinds of elections."""
+
+_FENCED_VERSION = 2
+"""The first version of DescribeCluster that tells fenced brokers."""
 
 log = Logger()
 
@@ -102,24 +105,52 @@ class AdminClient(TopicAdmin, GroupAdmin, SecurityAdmin):
 
     # -- the cluster
 
-    def describeCluster(self) -> Deferred[Any]:
+    def describeCluster(self, includeFencedBrokers: bool = False) -> Deferred[Any]:
         """
         The cluster's id, controller and brokers.
 
+        @param includeFencedBrokers: also those that are registered and gone, with C{isFenced}.
         @return: fires with a C{DescribeClusterResponse}; of a broker without that request, with a
             C{MetadataResponse}, whose brokers have C{nodeId} for C{brokerId}. Fails as
-            L{ClusterClient.attempt}.
+            L{ClusterClient.attempt}; with L{pylogbroker.errors.UnsupportedVersionError} where the
+            broker does not tell fenced brokers.
         """
 
         async def ask(connection: NegotiatedConnection) -> Any:
-            if not connection.supports(ApiKey.DESCRIBE_CLUSTER):
+            key = ApiKey.DESCRIBE_CLUSTER
+            if includeFencedBrokers and not connection.supports(key, _FENCED_VERSION):
+                raise UnsupportedVersionError(
+                    f"{connection} does not tell fenced brokers: it has no {key.apiName} of version"
+                    f" {_FENCED_VERSION}"
+                )
+            if not connection.supports(key):
                 return await self._router.cluster.lookUp(())
             answer = await connection.request(
-                ApiKey.DESCRIBE_CLUSTER, messages.DescribeClusterRequest()
+                key, messages.DescribeClusterRequest(includeFencedBrokers=includeFencedBrokers)
             )
             return checkResponse(answer, "describeCluster")
 
         return self._router.anywhere(ask, "describeCluster")
+
+    @asDeferred
+    async def unregisterBroker(self, brokerId: int) -> None:
+        """
+        Remove the registration of a broker that will not come back.
+
+        @return: fails with L{ResponseError}: BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST of a
+            broker of this project that is running, or is to have replicas; with
+            L{pylogbroker.errors.UnsupportedVersionError} where the broker has no such request; as
+            L{ClusterClient.attempt}.
+        """
+
+        async def action() -> None:
+            connection = await self._router.controller()
+            answer = await connection.request(
+                ApiKey.UNREGISTER_BROKER, messages.UnregisterBrokerRequest(brokerId=brokerId)
+            )
+            checkResponse(answer, f"broker {brokerId}")
+
+        await self._router.attempt(action, "unregisterBroker")
 
     @asDeferred
     async def describeLogDirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[Any]]:
@@ -151,27 +182,28 @@ class AdminClient(TopicAdmin, GroupAdmin, SecurityAdmin):
     # -- replicas
 
     def electLeaders(
-        self, partitions: Iterable[TopicPartition], kind: int = PREFERRED
+        self, partitions: Iterable[TopicPartition] | None, kind: int = PREFERRED
     ) -> Deferred[Found[TopicPartition, None]]:
         """
         Elect leaders.
 
+        @param partitions: L{None}: all of the cluster.
         @param kind: L{PREFERRED}, or L{UNCLEAN}, which may lose records.
-        @return: by partition; ELECTION_NOT_NEEDED where the leader is the right one.
+        @return: by partition; ELECTION_NOT_NEEDED where the leader is the right one. Of all
+            partitions, only those for which there was something to decide.
         """
         cls = messages.ElectLeadersRequest
 
         async def ask(
-            connection: NegotiatedConnection, places: list[TopicPartition]
+            connection: NegotiatedConnection, places: list[TopicPartition] | None
         ) -> dict[TopicPartition, PylogbrokerError | None]:
-            body = cls(
-                electionType=kind,
-                topicPartitions=[
+            topics = None
+            if places is not None:
+                topics = [
                     cls.TopicPartitions(topic=name, partitions=numbers)
                     for name, numbers in byTopic(places).items()
-                ],
-                timeoutMs=self._router.timeoutMs,
-            )
+                ]
+            body = cls(electionType=kind, topicPartitions=topics, timeoutMs=self._router.timeoutMs)
             answer = checkResponse(
                 await connection.request(ApiKey.ELECT_LEADERS, body), "electLeaders"
             )
@@ -183,6 +215,11 @@ class AdminClient(TopicAdmin, GroupAdmin, SecurityAdmin):
                 for part in topic.partitionResult
             }
 
+        async def askAll() -> Found[TopicPartition, None]:
+            return dict(await ask(await self._router.controller(), None))
+
+        if partitions is None:
+            return self._router.attempt(askAll, "electLeaders")
         places = [TopicPartition(*place) for place in partitions]
         return self._router.atController(places, ask, "electLeaders")
 

@@ -39,6 +39,8 @@ _TOLD_AT_ONCE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.ELECTION_NOT_NEEDED,
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 )
 """Errors that pass for a producer, which waits for a topic. An administrator wants to know."""
 
