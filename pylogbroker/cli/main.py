@@ -106,6 +106,15 @@ _TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
             "topic alter": "Give a topic of today's Kafka more partitions, or other settings.",
             "topic delete": "Delete topics of today's Kafka, with their records.",
             "broker list": "Print the brokers of a cluster, and whether they answer.",
+            "broker drain": "Move the partitions of today's Kafka away from a broker; a dry run "
+            "without --execute.",
+            "broker decommission": "Move a broker's partitions away, then remove its "
+            "registration; a dry run without --execute.",
+            "partition elect": "Give partitions their preferred leader, or any; a dry run without "
+            "--execute.",
+            "partition plan": "Plan which replicas move to which brokers, as Kafka's JSON.",
+            "partition reassign": "Move replicas as Kafka's JSON says, and show the progress; a "
+            "dry run without --execute.",
             "offset list": "Print where partitions begin or end, or where they were at a time.",
         },
     ),
@@ -206,6 +215,7 @@ COMMANDS = tuple(
 _NOUNS = {
     "topic": "Topics of a cluster: partitions and sizes; changes of those of today's Kafka.",
     "broker": "Brokers of a cluster.",
+    "partition": "Partitions of today's Kafka: leaders and replicas.",
     "offset": "Offsets of a partition.",
     "group": "Consumer groups: members, lag, and changes of committed offsets.",
     "user": "Users and their passwords, for SASL SCRAM.",

@@ -26,12 +26,17 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.mirror.checkpoints import Checkpoint, checkpointsTopic
 from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.replication import placement
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.types import BrokerPartition, TopicPartition
+from tests.broker.kafka.clusterbench import ClusterBench
 from tests.cli.commands import ROOT, CommandCase, Outcome, Process, commands, reactor
+from tests.cli.kafka.benchserver import BenchServer
 from tests.integration.toolcluster import ToolCluster, sharedCluster
 
 SERVING = ("dev", "zookeeper")
+SEVERAL = ("broker drain", "broker decommission", "partition plan", "partition reassign")
+"""Commands that need several brokers of today's Kafka."""
 LINES = b"".join(b"line %d\n" % number for number in range(50))
 
 SEGMENT = ROOT / "tests" / "golden" / "kafka43" / "segment" / f"{500:020}.log"
@@ -70,6 +75,11 @@ class ExampleTests(CommandCase):
         )
         await self.cluster.mirrored("mirror", "clicks")
         self.target = await self.mirrorTarget()
+        self.several = BenchServer(ClusterBench())
+        self.addCleanup(self.several.close)
+        self.patch(placement, "REPLICATION_FACTOR_MAX", 3)
+        topics = self.several.bench.brokers[1].topics
+        self.several.bench.do(topics.create("t", 3))
         self.folder = self.mktemp()
         os.makedirs(self.folder)
         for name, data in (("dpkg.log", LINES), ("syslog", LINES), ("orders.tsv", b"key\tvalue\n")):
@@ -91,12 +101,13 @@ class ExampleTests(CommandCase):
     def placed(self, command: str, example: str) -> str:
         """An example, for a shell."""
         place = f"127.0.0.1:{self.cluster.brokers[0].port}"
+        bootstrap = self.several.servers if command in SEVERAL else place
         for old, new in (
             ("zk1:2181/kafka", self.cluster.servers),
             ("zk9:2181/kafka", self.cluster.servers),
             ("zk1:2181", self.cluster.servers),
             ("zk2:2181", self.cluster.servers),
-            ("log1:9092", place),
+            ("log1:9092", bootstrap),
             ("kafka1:9092", self.target.bootstrapServers),
             ("log1:8067", f"127.0.0.1:{self.cluster.figuresPort(0)}"),
             ("/tmp/pylogbroker-logs/orders-0/00000000000000000000.log", str(SEGMENT)),

@@ -11,6 +11,7 @@ from base64 import b64encode
 from typing import Any
 
 from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
 
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.mirror.offsetsyncs import OffsetSyncTable
@@ -18,7 +19,7 @@ from pylogbroker.mirror.service import MirrorService, MirrorSettings
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write
-from tests.cli.commands import CommandCase, Outcome, commands, reactor
+from tests.cli.commands import CommandCase, Outcome, commands, performAtOnce, reactor
 from tests.console.asking import get
 from tests.integration.certificates import Authority
 from tests.integration.chroots import freshChroot, registered
@@ -175,14 +176,21 @@ class SecureToolTests(CommandCase):
         await self.tool(
             "audit", "--tier", f"live={self.servers}", "--topic", "t", "--set", "grace.ms=0"
         )
+        words = ("broker", "drain", "0", "--bootstrap-server", self.address)
+        outcome = await deferToThread(
+            performAtOnce, *words, "--zookeeper", self.servers, "--config", self.config
+        )
+        self.told.add("broker drain")
+        self.assertIn("topics of Kafka 0.7 stay on broker 0: ", outcome.errors)
+        self.assertIn("speed (", outcome.errors)
         withCluster = {
             name
             for name, parser in commands().items()
             if {"--zookeeper", "--broker", "--tier"} & set(parser.format_help().split())
         }
         # Load reads by Spark's data source: tests.integration.test_securespark. Dev starts a
-        # cluster of its own.
-        self.assertEqual(self.told, withCluster - {"load", "dev"})
+        # cluster of its own. A decommission has what a drain has.
+        self.assertEqual(self.told, withCluster - {"load", "dev", "broker decommission"})
 
     async def translate(self, end: int) -> None:
         """C{group translate}, to where a mirror has written down that nothing is known."""

@@ -1,6 +1,6 @@
 """
-C{topic}, C{broker} and C{offset}: what a cluster holds, from ZooKeeper and the brokers; and the
-arguments of what L{pylogbroker.cli.kafka} does with topics of today's Kafka.
+C{topic}, C{broker}, C{partition} and C{offset}: what a cluster holds, from ZooKeeper and brokers;
+and the arguments of what L{pylogbroker.cli.kafka} does with topics and brokers of today's Kafka.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pylogbroker.cli.arguments import (
     INT_MAX,
     JSON,
     Command,
+    either,
     flag,
     intRange,
     isCurrent,
@@ -25,7 +26,7 @@ from pylogbroker.cli.arguments import (
     repeated,
     topic,
 )
-from pylogbroker.cli.kafka import brokers, topics
+from pylogbroker.cli.kafka import brokerdrain, brokers, partitions, topics
 from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.session import ClusterSession, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
@@ -156,6 +157,13 @@ async def _ask(cluster: ClusterSession, number: int, broker: BrokerRegistration)
     return True
 
 
+def prepareDescription(options: Namespace, streams: Streams) -> None:
+    """Check the options that only today's Kafka has."""
+    if not isCurrent(options):
+        text = "needs --bootstrap-server: topics of Kafka 0.7 are not replicated"
+        rejectOptions(options, text, "--under-replicated", "--under-min-isr", "--unavailable")
+
+
 def prepareOffsets(options: Namespace, streams: Streams) -> None:
     """Check the options that only one kind of broker has, and give them their defaults."""
     if isCurrent(options):
@@ -191,6 +199,25 @@ _TOPIC_CONFIG = repeated(
     "topicConfigs",
     topics.setting,
 )
+_EXECUTE = flag("--execute", "make the changes; by default, they are only shown")
+_PLACES = option(
+    "places TOPIC[:PARTITION]",
+    "topics, or partitions; by default, all",
+    partitions.place,
+    nargs="*",
+)
+_NO_WAIT = flag("--no-wait", "do not wait until data are copied")
+_LEAVING = (
+    option("broker BROKER", "the number of the broker", intRange(0, INT_MAX)),
+    _EXECUTE,
+    _NO_WAIT,
+    option(
+        "--zookeeper HOST:PORT",
+        "ZooKeeper's servers, host:port[,host:port…][/chroot]: topics of Kafka 0.7 that stay on "
+        "the broker are named",
+    ),
+    *AT_BOOTSTRAP,
+)
 
 
 async def moveMetadata(options: Namespace, streams: Streams) -> int:
@@ -223,10 +250,27 @@ page at http.listener.
     Command(
         "topic describe",
         describeTopics,
-        (option("topics TOPIC", "the topics; by default, all", nargs="*"), *IN_EITHER, JSON),
+        (
+            option("topics TOPIC", "the topics; by default, all", nargs="*"),
+            either(
+                flag(
+                    "--under-replicated",
+                    "with --bootstrap-server: partitions with a replica that is not in sync",
+                ),
+                flag(
+                    "--under-min-isr",
+                    "with --bootstrap-server: partitions with fewer in sync than "
+                    "min.insync.replicas",
+                ),
+                flag("--unavailable", "with --bootstrap-server: partitions without a leader"),
+            ),
+            *IN_EITHER,
+            JSON,
+        ),
         """\
 examples:
   pylogbroker topic describe --bootstrap-server log1:9092
+  pylogbroker topic describe --under-replicated --bootstrap-server log1:9092
   pylogbroker topic describe --zookeeper zk1:2181
   pylogbroker topic describe clicks --zookeeper zk1:2181 --json
 
@@ -235,6 +279,7 @@ see. With --zookeeper PARTITION is BROKER-PARTITION, and SIZE the number of byte
 END. With --bootstrap-server SIZE is the partition's on the disk; settings that a topic has of its
 own are listed behind the partitions.
 """,
+        prepareDescription,
         current=topics.describeTopics,
     ),
     Command(
@@ -244,12 +289,19 @@ own are listed behind the partitions.
             option("topic TOPIC", "the topic", topic),
             _PARTITIONS,
             option("--replication-factor N", "replicas; by default, the broker's", positive),
+            option(
+                "--replica-assignment BROKERS",
+                "the brokers of each partition, the preferred leader first, such as 1:2,2:3: two "
+                "partitions with two replicas each",
+                partitions.replicaAssignment,
+            ),
             _TOPIC_CONFIG,
             *AT_BOOTSTRAP,
         ),
         """\
 examples:
   pylogbroker topic create invoices --partitions 3 --bootstrap-server log1:9092
+  pylogbroker topic create orders --replica-assignment 0,0 --bootstrap-server log1:9092
   pylogbroker topic create prices --topic-config cleanup.policy=compact --bootstrap-server log1:9092
 """,
         isBlocking=True,
@@ -307,6 +359,112 @@ leads; CONTROLLER is the broker that takes changes of topics (with KRaft any may
 each forwards them). --json adds the requests that the broker serves, and their versions.
 """,
         current=brokers.listBrokers,
+    ),
+    Command(
+        "broker drain",
+        brokerdrain.drainBroker,
+        (
+            flag("--leaders-only", "let the other replicas lead, and copy nothing"),
+            *_LEAVING,
+        ),
+        """\
+examples:
+  pylogbroker broker drain 2 --leaders-only --bootstrap-server log1:9092
+
+The other brokers get the broker's partitions, those with the fewest replicas first; racks are
+respected. Without --execute the moves are only shown. --leaders-only is for a restart: replicas in
+sync lead instead, until partition elect gives the leaders back. A replica of such a partition whose
+broker is gone moves, too. A broker that goes on running may get new partitions.
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "broker decommission",
+        brokerdrain.decommissionBroker,
+        _LEAVING,
+        """\
+examples:
+  pylogbroker broker decommission 2 --bootstrap-server log1:9092
+
+The next step is shown, and --execute takes it: first the broker's partitions move to the others, as
+with broker drain; when the broker is stopped, a second run removes its registration. A broker with
+replicas stays registered. With --execute the exit code is 1 until the registration is gone.
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "partition elect",
+        partitions.electLeaders,
+        (
+            _PLACES,
+            flag(
+                "--unclean",
+                "give partitions without a leader one that may lack acknowledged records, which "
+                "are lost then",
+            ),
+            _EXECUTE,
+            *AT_BOOTSTRAP,
+            JSON,
+        ),
+        """\
+examples:
+  pylogbroker partition elect --bootstrap-server log1:9092
+  pylogbroker partition elect --unclean --bootstrap-server log1:9092
+
+The partitions are listed that their preferred replica (the first) does not lead; with --execute it
+leads them, if it is in sync. The exit code is 1 when one could not be elected.
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "partition plan",
+        partitions.planPartitions,
+        (
+            _PLACES,
+            option(
+                "--brokers N,N,…",
+                "the brokers that may have replicas; by default, all that run",
+                partitions.brokerIds,
+            ),
+            flag("--balance", "give brokers as many replicas and leaders as possible each"),
+            option("--replication-factor N", "replicas; by default, as many as before", positive),
+            *AT_BOOTSTRAP,
+        ),
+        """\
+examples:
+  pylogbroker partition plan --balance --bootstrap-server log1:9092
+  pylogbroker partition plan --brokers 1,3 --bootstrap-server log1:9092 > plan.json
+
+As few replicas move as possible. A new one is in a rack that the partition does not have yet, as
+long as there are some. With --balance the replicas of brokers differ by one at most, and so do the
+partitions that they lead, where racks and replicas allow that. The plan is printed as a table on
+standard error, and on standard output as the JSON that partition reassign and
+kafka-reassign-partitions.sh read.
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "partition reassign",
+        partitions.reassignPartitions,
+        (
+            option("file FILE", "Kafka's JSON of reassignments; - is standard input"),
+            flag("--cancel", "stop the reassignments of these partitions that are under way"),
+            option("--save FILE", "first write the present replicas to a new file: the way back"),
+            _NO_WAIT,
+            _EXECUTE,
+            *AT_BOOTSTRAP,
+        ),
+        """\
+examples:
+  pylogbroker partition reassign plan.json --bootstrap-server log1:9092
+  pylogbroker partition reassign plan.json --execute --bootstrap-server log1:9092
+  pylogbroker partition reassign plan.json --cancel --bootstrap-server log1:9092
+
+Without --execute the changes are only shown. With it they begin, and the command tells how many are
+complete, until all are. They go on when it is ended: run it again to wait again. The exit code is 1
+when one is refused.
+""",
+        isBlocking=True,
     ),
     Command(
         "offset list",

@@ -23,6 +23,7 @@ _TOPIC_RESOURCE = 2
 _TOPIC_CONFIG = 1  # a setting of the topic itself
 _SET, _DELETE = 0, 1
 _DEFAULT = -1
+_MIN_IN_SYNC = "min.insync.replicas"
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -100,12 +101,22 @@ def describeTopics(options: Namespace, streams: Streams) -> int:
     problems: list[str] = []
     with openCluster(options, streams) as cluster:
         topics = wantedTopics(cluster, options.topics)
+        isFiltered = _filter(cluster, topics, options)
+        if isFiltered:
+            topics = [topic for topic in topics if topic.partitions]
         places = [
             TopicPartition(topic.name, part.partitionIndex)
             for topic in topics
             for part in topic.partitions
         ]
-        bounds = [cluster.offsets(places, time) for time in (EARLIEST, LATEST)]
+        led = [
+            TopicPartition(topic.name, part.partitionIndex)
+            for topic in topics
+            for part in topic.partitions
+            if part.leaderId >= 0
+        ]
+        problems += [f"{where} has no leader" for where in places if where not in set(led)]
+        bounds = [cluster.offsets(led, time) for time in (EARLIEST, LATEST)]
         found = sizes(cluster, problems)
         configs = _configs(cluster, [topic.name for topic in topics])
     documents, rows = [], []
@@ -143,7 +154,7 @@ def describeTopics(options: Namespace, streams: Streams) -> int:
         return 0
     _warn(streams, dict.fromkeys(problems))
     if not topics:
-        streams.say("there are no topics")
+        streams.say("there are no such partitions" if isFiltered else "there are no topics")
     headings = ("TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END", "SIZE")
     text = tableOfRows(headings, rows)
     settings = [
@@ -153,6 +164,35 @@ def describeTopics(options: Namespace, streams: Streams) -> int:
         text += "\n" + tableOfRows(("TOPIC", "CONFIG", "VALUE"), settings)
     show(streams, text)
     return 0
+
+
+def _filter(cluster: KafkaCluster, topics: list[Any], options: Namespace) -> bool:
+    """
+    Keep the partitions that C{--under-replicated} and the like ask for.
+
+    @return: whether there is such an option.
+    """
+    if options.underReplicated:
+
+        def isKept(topic: Any, part: Any) -> bool:
+            return len(part.isrNodes) < len(part.replicaNodes)
+
+    elif options.unavailable:
+
+        def isKept(topic: Any, part: Any) -> bool:
+            return bool(part.leaderId < 0)
+
+    elif options.underMinIsr:
+        least = effectiveConfigs(cluster, [topic.name for topic in topics], _MIN_IN_SYNC)
+
+        def isKept(topic: Any, part: Any) -> bool:
+            return len(part.isrNodes) < int(least[topic.name] or 1)
+
+    else:
+        return False
+    for topic in topics:
+        topic.partitions = [part for part in topic.partitions if isKept(topic, part)]
+    return True
 
 
 def _numbers(nodes: Iterable[int]) -> str:
@@ -209,6 +249,10 @@ def createTopics(options: Namespace, streams: Streams) -> int:
         name=options.topic,
         numPartitions=options.partitions or _DEFAULT,
         replicationFactor=options.replicationFactor or _DEFAULT,
+        assignments=[
+            cls.CreatableReplicaAssignment(partitionIndex=index, brokerIds=brokers)
+            for index, brokers in enumerate(options.replicaAssignment or ())
+        ],
         configs=[
             cls.CreatableTopicConfig(name=name, value=value) for name, value in options.topicConfigs
         ],
