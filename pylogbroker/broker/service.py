@@ -298,6 +298,7 @@ class BrokerService(Service):
             self._memory,
             self.connections,
             self.kafka.groupSnapshots,
+            self.kafka.clusterStatus.snapshot,
         )
         self._wasStopped = False
         self._turn = DeferredLock()  # starting and stopping, one after the other

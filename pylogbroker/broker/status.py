@@ -21,6 +21,7 @@ from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.metrics.brokermetrics import (
     BlockedRequest,
     BrokerSnapshot,
+    ClusterSnapshot,
     GroupSnapshot,
     PartitionSnapshot,
     ThrottledPartition,
@@ -42,6 +43,7 @@ class BrokerStatus:
     The status of one broker.
 
     @ivar groups: gives groups of today's Kafka, and the number of all.
+    @ivar cluster: tells what the metadata say of the cluster.
     @ivar startedMs: when it started to serve, since the epoch; 0: it does not serve.
     """
 
@@ -52,6 +54,7 @@ class BrokerStatus:
     memory: RequestMemory
     connections: BrokerConnections
     groups: Callable[[], tuple[tuple[GroupSnapshot, ...], int]] = lambda: ((), 0)
+    cluster: Callable[[], ClusterSnapshot | None] = lambda: None
     startedMs: int = 0
 
     def snapshot(self, endpoint: str, isRegistered: bool | None) -> BrokerSnapshot:
@@ -88,6 +91,7 @@ class BrokerStatus:
             memorySize=residentSize(),
             groups=groups,
             groupCount=groupCount,
+            cluster=self.cluster() if self.startedMs else None,
         )
 
     def _waiting(self, throttled: Iterable[ThrottledPartition]) -> Iterable[BlockedRequest]:

@@ -200,6 +200,7 @@ class ClusterView:
                 for name, rows in sorted(topics.items())
             ],
             "own": None if picture is None else _ownBroker(picture),
+            "cluster": None if self._own is None else self._own.kafka.clusterStatus.map(),
             "hasGroups": self._zookeeper() is not None,
             "isKnown": picture is not None or isKnown,
             "problems": problems[:PROBLEM_COUNT_MAX],

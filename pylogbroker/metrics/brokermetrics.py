@@ -107,6 +107,39 @@ class ThrottledPartition(NamedTuple):
     requestCount: int
 
 
+class ClusterSnapshot(NamedTuple):
+    """
+    What a broker knows of its cluster of today's Kafka.
+
+    @ivar leaderCount: partitions that it leads.
+    @ivar replicaCount: partitions that it has.
+    @ivar underReplicatedCount: those that it leads, of which a replica is not in sync; replicas
+        that a reassignment adds do not count.
+    @ivar underMinInSyncCount: those that it leads, with fewer in sync than C{min.insync.replicas}.
+    @ivar reassigningCount: those that it leads, and that are being reassigned.
+    @ivar offlineCount: partitions of the cluster without a leader.
+    @ivar imbalancedCount: partitions of the cluster that another replica leads than the preferred.
+    @ivar isController: whether it is the controller.
+    @ivar brokerCount: brokers of the cluster that run.
+    @ivar fencedCount: registered brokers that do not.
+    @ivar metadataChange: the number of the last change of the metadata that it has.
+    @ivar metadataLag: changes that it knows of, and does not have yet.
+    """
+
+    leaderCount: int
+    replicaCount: int
+    underReplicatedCount: int
+    underMinInSyncCount: int
+    reassigningCount: int
+    offlineCount: int
+    imbalancedCount: int
+    isController: bool
+    brokerCount: int
+    fencedCount: int
+    metadataChange: int
+    metadataLag: int
+
+
 class BrokerSnapshot(NamedTuple):
     """
     A broker.
@@ -127,6 +160,7 @@ class BrokerSnapshot(NamedTuple):
     @ivar memorySize: resident bytes of the process; 0 if unknown.
     @ivar groups: of today's Kafka, by name, up to the requested number.
     @ivar groupCount: all of them.
+    @ivar cluster: of today's Kafka; L{None} while the broker does not serve.
     """
 
     brokerId: int
@@ -148,6 +182,7 @@ class BrokerSnapshot(NamedTuple):
     memorySize: int
     groups: tuple[GroupSnapshot, ...] = ()
     groupCount: int = 0
+    cluster: ClusterSnapshot | None = None
 
 
 _MS = 1_000
@@ -188,6 +223,44 @@ _COMPACTION_FIGURES = (
     ("compaction_read_records_total", "recordCount", "Records that compactions have read."),
     ("compaction_kept_records_total", "keptCount", "Records that compactions have kept."),
     ("compaction_seconds_total", "seconds", "Time that compactions took, with their pacing."),
+)
+_CLUSTER_FIGURES = (
+    ("led_partitions", "leaderCount", "Partitions of today's Kafka that this broker leads."),
+    ("replicas", "replicaCount", "Partitions of today's Kafka that this broker has."),
+    (
+        "under_replicated_partitions",
+        "underReplicatedCount",
+        "Partitions that this broker leads, and of which a replica is not in sync.",
+    ),
+    (
+        "under_min_isr_partitions",
+        "underMinInSyncCount",
+        "Partitions that this broker leads, with fewer replicas in sync than min.insync.replicas.",
+    ),
+    (
+        "reassigning_partitions",
+        "reassigningCount",
+        "Partitions that this broker leads, and that are being reassigned.",
+    ),
+    ("offline_partitions", "offlineCount", "Partitions of the cluster without a leader."),
+    (
+        "preferred_replica_imbalance",
+        "imbalancedCount",
+        "Partitions of the cluster that another replica leads than the preferred one.",
+    ),
+    ("active_controller", "isController", "Whether this broker is the cluster's controller."),
+    ("active_brokers", "brokerCount", "Brokers of the cluster that run."),
+    ("fenced_brokers", "fencedCount", "Registered brokers of the cluster that do not run."),
+    (
+        "metadata_change",
+        "metadataChange",
+        "The number of the last change of the metadata that this broker has.",
+    ),
+    (
+        "metadata_lag_changes",
+        "metadataLag",
+        "Changes of the metadata that this broker knows of and does not have yet.",
+    ),
 )
 
 
@@ -373,7 +446,16 @@ def brokerFamilies(picture: BrokerSnapshot, version: str) -> list[Family]:
         *_apis(picture.counters["apis"]),
         *_compaction(picture.counters["compactions"]),
         *_groups(picture),
+        *_cluster(picture.cluster),
     ]
+
+
+def _cluster(cluster: ClusterSnapshot | None) -> Iterable[Family]:
+    """What the broker knows of its cluster."""
+    if cluster is not None:
+        values = cluster._asdict()
+        for name, field, sentence in _CLUSTER_FIGURES:
+            yield scalar(f"pylogbroker_{name}", sentence, values[field])
 
 
 def _apis(apis: Mapping[str, Any]) -> Iterable[Family]:

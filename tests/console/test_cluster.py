@@ -116,6 +116,7 @@ class StateTests(ClusterCase):
         self.assertEqual(
             (topic["partitions"][0]["segments"], "segments" in topic["partitions"][1]), (1, False)
         )
+        self.assertIsNone(state["cluster"])  # it keeps its metadata by itself
         self.assertEqual(
             (
                 state["own"]["id"],

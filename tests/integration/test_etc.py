@@ -22,7 +22,7 @@ from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.main import buildParser
+from pylogbroker.cli.main import COMMANDS, buildParser
 from pylogbroker.config.allowlist import PRODUCE, readAllowList
 from pylogbroker.config.auditsettings import (
     PREFIX,
@@ -34,12 +34,15 @@ from pylogbroker.config.keys import ConfigKey
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.registrysettings import RegistrySettings
+from pylogbroker.metrics.brokermetrics import ClusterSnapshot, brokerFamilies
 from pylogbroker.programs.lifecycle import readLevels
 from tests.integration.brokerprocess import twistd
+from tests.metrics.test_brokermetrics import picture
 
 ETC = Path(__file__).resolve().parent.parent.parent / "etc"
 NEEDS = ("systemd",)
 UNITS = ETC / "systemd"
+METRICS_PAGE = (ETC.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
 
 
 class PropertyTests(SynchronousTestCase):
@@ -137,6 +140,30 @@ class PropertyTests(SynchronousTestCase):
             re.sub(r"^#([a-z])", r"\1", text, flags=re.MULTILINE), encoding="utf-8"
         )
         self.assertEqual(len(readLevels(path, self.fail)), 5)
+
+
+class RuleTests(SynchronousTestCase):
+    """C{etc/prometheus-rules.yml}."""
+
+    def test_rules(self) -> None:
+        """Each rule names a metric that a broker has, and each command that it advises exists."""
+        text = (ETC / "prometheus-rules.yml").read_text(encoding="utf-8")
+        blocks = text.split("- alert: ")[1:]
+        cluster = ClusterSnapshot(0, 0, 0, 0, 0, 0, 0, False, 1, 0, 1, 0)
+        known = {each.name for each in brokerFamilies(picture()._replace(cluster=cluster), "1")}
+        for block in blocks:
+            name = block.partition("\n")[0]
+            [expression] = re.findall(r"^ *expr: (.*)$", block, re.MULTILINE)
+            metrics = re.findall(r"pylogbroker_[a-z_]+", expression)
+            self.assertEqual((len(metrics), set(metrics) - known), (1, set()), name)
+            self.assertIn("severity: ", block)
+            self.assertEqual(
+                len(re.findall(r"^ *(?:summary|remedy): \".+\"$", block, re.MULTILINE)), 2
+            )
+            for command in re.findall(r"pylogbroker ([a-z]+ [a-z]+)", block):
+                self.assertIn(command, {entry.name for entry in COMMANDS})
+            self.assertIn(f"`{metrics[0]}", METRICS_PAGE, name)
+        self.assertEqual(len(blocks), 11)
 
 
 class UnitTests(SynchronousTestCase):

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.metrics.brokermetrics import (
     BrokerSnapshot,
+    ClusterSnapshot,
     PartitionSnapshot,
     ThrottledPartition,
     brokerFamilies,
@@ -113,6 +114,26 @@ class FiguresTests(SynchronousTestCase):
             'pylogbroker_held_back_requests{reason="roll"} 1',
         ):
             self.assertIn(line, self.lines)
+
+    def test_cluster(self) -> None:
+        """What a broker knows of its cluster."""
+        cluster = ClusterSnapshot(1, 2, 3, 4, 5, 6, 7, True, 9, 10, 11, 12)
+        lines = render(brokerFamilies(picture()._replace(cluster=cluster), "1")).decode()
+        for line in (
+            "pylogbroker_led_partitions 1",
+            "pylogbroker_replicas 2",
+            "pylogbroker_under_replicated_partitions 3",
+            "pylogbroker_under_min_isr_partitions 4",
+            "pylogbroker_reassigning_partitions 5",
+            "pylogbroker_offline_partitions 6",
+            "pylogbroker_preferred_replica_imbalance 7",
+            "pylogbroker_active_controller 1",
+            "pylogbroker_active_brokers 9",
+            "pylogbroker_fenced_brokers 10",
+            "pylogbroker_metadata_change 11",
+            "pylogbroker_metadata_lag_changes 12",
+        ):
+            self.assertIn(f"\n{line}\n", lines)
 
     def test_leftOut(self) -> None:
         """

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 
 from pylogbroker.broker.compaction.logcleaner import CompactionProcess, LogCleaner
 from pylogbroker.broker.interbroker import InterBrokerConnections
+from pylogbroker.broker.kafka.administration.clusterstatus import ClusterStatus
 from pylogbroker.broker.kafka.administration.partitionrequests import PartitionRequests
 from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
@@ -136,6 +137,7 @@ class KafkaBroker:
     @ivar metadata: of the cluster.
     @ivar cluster: where the metadata are in ZooKeeper; else L{None}.
     @ivar brokerConnections: to the other brokers of the cluster.
+    @ivar clusterStatus: for metrics and the console.
     @ivar topics: and their partitions here.
     @ivar groups: of consumers.
     @ivar transactions: of producers.
@@ -187,6 +189,7 @@ class KafkaBroker:
         self._worker = worker
         self._compactionWorker = compactionWorker
         self.cleaner: LogCleaner
+        self.clusterStatus: ClusterStatus
         self.topics: TopicManager
         self.groups: GroupService
         self.transactions: TransactionService
@@ -324,6 +327,7 @@ class KafkaBroker:
             self._settings.brokerId,
             self._random,
         )
+        self.clusterStatus = ClusterStatus(self.metadata, self._settings.brokerId)
         self.cleaner = self._makeCleaner(directory, logManager)
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random

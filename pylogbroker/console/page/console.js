@@ -256,6 +256,37 @@ function showAddress(cell, broker) {
   }
 }
 
+// -- replicas: a row for each partition, a column for each broker; in words, since not everybody sees colours
+
+let mapShown = "";
+function showMap(cluster) {
+  $("map-section").hidden = !cluster;
+  const text = JSON.stringify(cluster ?? null);
+  if (!cluster || text === mapShown) return; // what is selected stays
+  mapShown = text;
+  const shown = cluster.partitions.length, all = cluster.partitionCount, few = shown < all ? `; ${whole(shown)} are shown` : "";
+  setText($("map-sum"), `${whole(all)} partition${all === 1 ? "" : "s"}, ${whole(cluster.troubledCount)} in trouble, ${whole(cluster.offlineCount)} without a leader${few}`);
+  const head = make("tr");
+  head.append(make("th", "partition"));
+  for (const broker of cluster.brokers) {
+    const cell = make("th", `broker ${broker.id}`, broker.state === "running" ? "" : "bad");
+    const sum = `leads ${whole(broker.leaderCount)}, ${whole(broker.inSyncCount)} of ${whole(broker.replicaCount)} in sync`;
+    for (const line of [broker.rack && `rack ${broker.rack}`, broker.state !== "running" && broker.state, sum]) if (line) cell.append(make("br"), line);
+    head.append(cell);
+  }
+  head.querySelectorAll("th").forEach((cell) => (cell.scope = "col"));
+  $("map").tHead.replaceChildren(head);
+  $("map").tBodies[0].replaceChildren(...cluster.partitions.map((part) => {
+    const row = make("tr"), name = make("th", `${part.topic}-${part.partition}`, part.isTroubled ? "bad" : "");
+    name.scope = "row";
+    row.append(name, ...cluster.brokers.map((broker) => {
+      const role = part.replicas[broker.id] ?? "";
+      return make("td", role, `${role.replace(/ /g, "-")}${role === "behind" || role === "offline" ? " bad" : ""}`);
+    }));
+    return row;
+  }));
+}
+
 // -- topics
 
 const topicRows = new Rows($("topics"), ["name", "number", "number", "number", "number", "number", "number"]);
@@ -565,6 +596,7 @@ function showState(state, error) {
   showTraffic(state);
   showPressure(state.own);
   showBrokers(state);
+  showMap(state.cluster);
   showTopics(state);
   $("problems").hidden = !problems.length;
   $("problems").replaceChildren(...problems.map((text) => make("li", text)));
