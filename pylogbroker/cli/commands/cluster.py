@@ -26,7 +26,7 @@ from pylogbroker.cli.arguments import (
     repeated,
     topic,
 )
-from pylogbroker.cli.kafka import brokerdrain, brokers, partitions, topics
+from pylogbroker.cli.kafka import brokers, partitions, topics
 from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.session import ClusterSession, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
@@ -362,7 +362,7 @@ each forwards them). --json adds the requests that the broker serves, and their 
     ),
     Command(
         "broker drain",
-        brokerdrain.drainBroker,
+        brokers.drainBroker,
         (
             flag("--leaders-only", "let the other replicas lead, and copy nothing"),
             *_LEAVING,
@@ -380,7 +380,7 @@ broker is gone moves, too. A broker that goes on running may get new partitions.
     ),
     Command(
         "broker decommission",
-        brokerdrain.decommissionBroker,
+        brokers.decommissionBroker,
         _LEAVING,
         """\
 examples:

@@ -77,23 +77,29 @@ class BenchServer:
     def _serve(self) -> None:
         while True:
             for key, _events in self._selector.select():
-                brokerId, file = key.data
+                brokerId, received = key.data
+                connection: Any = key.fileobj
                 if brokerId < 0:
                     return
-                if file is None:
-                    assert isinstance(key.fileobj, socket.socket)
-                    made, _ = key.fileobj.accept()
-                    data = brokerId, made.makefile("rb")
-                    self._selector.register(made, selectors.EVENT_READ, data)
-                    continue
-                size = file.read(4)
-                connection: Any = key.fileobj
-                if size:
-                    frame = file.read(int.from_bytes(size, "big"))
-                    connection.sendall(self._answer(brokerId, frame))
-                else:
+                if received is None:
+                    made, _ = connection.accept()
+                    self._selector.register(made, selectors.EVENT_READ, (brokerId, bytearray()))
+                elif not self._receive(connection, brokerId, received):
                     self._selector.unregister(connection)
                     connection.close()
+
+    def _receive(self, connection: socket.socket, brokerId: int, received: bytearray) -> bool:
+        """Answer what has come; C{False}: the client is gone."""
+        try:
+            data = connection.recv(1 << 16)
+            received += data
+            while len(received) >= 4 + (size := int.from_bytes(received[:4], "big")):
+                frame = bytes(received[4 : 4 + size])
+                del received[: 4 + size]
+                connection.sendall(self._answer(brokerId, frame))
+        except ConnectionError:
+            return False
+        return bool(data)
 
     def _answer(self, brokerId: int, frame: bytes) -> bytes:
         """The bytes of a response."""
@@ -102,8 +108,10 @@ class BenchServer:
         if header.apiKey is ApiKey.API_VERSIONS:
             cls = messages.ApiVersionsResponse
             keys = [
-                cls.ApiVersion(apiKey=key, minVersion=key.firstVersion, maxVersion=key.lastVersion)
-                for key in handlers
+                cls.ApiVersion(
+                    apiKey=key, minVersion=key.advertisedVersion, maxVersion=key.lastVersion
+                )
+                for key in (*handlers, ApiKey.API_VERSIONS)
             ]
             return encodeResponse(header, cls(apiKeys=keys))
         state = ConnectionState(TRANSPORT, Listener(name="PLAINTEXT"))
