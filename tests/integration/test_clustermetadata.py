@@ -87,6 +87,28 @@ class StoreTests(ClusterCase):
         await first.stop()
         await self.until(lambda: self.image(second).brokers[0].isFenced)
 
+    async def test_status(self) -> None:
+        """One broker is the controller; each tells who is gone, and what lacks a leader then."""
+        first, second = await self.cluster()
+        await self.create(first, "t")
+
+        def status(broker: LocalBroker) -> Any:
+            return broker.broker.service.picture().cluster
+
+        await self.until(lambda: status(first).isController)
+        await self.until(lambda: status(first).metadataChange == status(second).metadataChange)
+        self.assertFalse(status(second).isController)
+        for each in (first, second):
+            self.assertEqual((status(each).leaderCount, status(each).metadataLag), (1, 0))
+        await first.stop()
+        await self.until(lambda: status(second).isController)
+        await self.until(lambda: status(second).fencedCount == 1)
+        self.assertEqual((status(second).offlineCount, status(second).brokerCount), (1, 1))
+        shown = second.broker.service.kafka.clusterStatus.map()
+        assert shown is not None
+        self.assertEqual([each["state"] for each in shown["brokers"]], ["gone", "running"])
+        self.assertEqual(shown["partitions"][0]["replicas"], {"0": "offline"})
+
     async def test_ownMetadata(self) -> None:
         """
         A directory with metadata of its own is refused, as is one of a cluster with a journal of

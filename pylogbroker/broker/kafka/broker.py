@@ -327,7 +327,7 @@ class KafkaBroker:
             self._settings.brokerId,
             self._random,
         )
-        self.clusterStatus = ClusterStatus(self.metadata, self._settings.brokerId)
+        self.clusterStatus = ClusterStatus(self.metadata, self._settings.brokerId, self.cluster)
         self.cleaner = self._makeCleaner(directory, logManager)
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random

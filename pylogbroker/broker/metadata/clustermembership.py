@@ -70,6 +70,16 @@ class ClusterMembership:
         self._registration: ClusterRegistration | None = None
         self._controller: ControllerService | None = None
 
+    @property
+    def isController(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._controller is not None and self._controller.epoch > 0
+
+    @property
+    def lastChange(self) -> int:
+        """The number of the last change of the metadata that this broker knows to exist."""
+        return self._log.head.last
+
     @asDeferred
     async def connect(self) -> None:
         """

@@ -8,8 +8,8 @@ It is worked out once for each image: one pass over all partitions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
 
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.cluster.metadataimage import MetadataImage, PartitionImage, TopicImage
@@ -36,6 +36,21 @@ class _Counts(NamedTuple):
     imbalancedCount: int
 
 
+class IClusterMembership(Protocol):
+    """
+    A broker's part in a cluster (L{pylogbroker.broker.metadata.clustermembership}).
+
+    @ivar isController: whether it is the controller, as far as it knows.
+    @ivar lastChange: the number of the last change that it knows to exist.
+    """
+
+    @property
+    def isController(self) -> bool: ...
+
+    @property
+    def lastChange(self) -> int: ...
+
+
 class ClusterStatus:
     """The status of the cluster, as one broker sees it."""
 
@@ -43,18 +58,12 @@ class ClusterStatus:
         self,
         metadata: MetadataManager,
         brokerId: int,
-        isController: Callable[[], bool] = lambda: True,
-        lastChange: Callable[[], int] | None = None,
+        membership: IClusterMembership | None = None,
     ) -> None:
-        """
-        @param isController: whether this broker is the controller, as far as it knows.
-        @param lastChange: the number of the last change that this broker knows to exist; L{None}:
-            there is none that it does not have.
-        """
+        """@param membership: L{None}: the broker keeps its metadata by itself."""
         self._metadata = metadata
         self._brokerId = brokerId
-        self._isController = isController
-        self._lastChange = lastChange
+        self._membership = membership
         self._countsOf: tuple[MetadataImage, _Counts] | None = None
         self._mapOf: tuple[MetadataImage, dict[str, Any] | None] | None = None
 
@@ -63,11 +72,12 @@ class ClusterStatus:
         image, position = self._metadata.image, self._metadata.position
         if self._countsOf is None or self._countsOf[0] is not image:
             self._countsOf = image, _counts(image, self._brokerId)
-        last = position if self._lastChange is None else self._lastChange()
+        membership = self._membership
+        last = position if membership is None else membership.lastChange
         fencedCount = sum(each.isFenced for each in image.brokers.values())
         return ClusterSnapshot(
             **self._countsOf[1]._asdict(),
-            isController=self._isController(),
+            isController=membership is None or membership.isController,
             brokerCount=max(len(image.brokers), 1) - fencedCount,
             fencedCount=fencedCount,
             metadataChange=position,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -25,6 +25,13 @@ PARTITIONS = (
     PartitionImage(1, 0, 0, (2, 1), (1,), adding=(2,)),
     PartitionImage(-1, 0, 0, (3,), (), lastKnownLeader=3),
 )
+
+
+class _Member(NamedTuple):
+    """What a broker's part in a cluster says."""
+
+    isController: bool
+    lastChange: int
 
 
 class ClusterStatusTests(SynchronousTestCase):
@@ -71,10 +78,10 @@ class ClusterStatusTests(SynchronousTestCase):
         found = self.snapshot(1)
         self.assertEqual((found.metadataChange, found.metadataLag), (position, 0))
         self.assertTrue(found.isController)
-        found = self.snapshot(
-            1, isController=lambda: False, lastChange=lambda: self.bench.metadata.position + 4
-        )
+        found = self.snapshot(1, membership=_Member(False, position + 4))
         self.assertEqual((found.metadataLag, found.isController), (4, False))
+        found = self.snapshot(1, membership=_Member(True, position - 1))
+        self.assertEqual((found.metadataLag, found.isController), (0, True))
 
     def test_map(self) -> None:
         """Partitions in trouble come first, and each replica has its word."""
