@@ -18,6 +18,8 @@ from pylogbroker.console.standalone import ClusterConsole, KafkaClusterConsole
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.net.endpointstrings import SocketAddress
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.records.recordbatch import Record
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
@@ -373,6 +375,31 @@ class ConsoleTests(TestCase):
                 "return [...document.querySelectorAll('#brokers a')].map((link) => link.href)"
             ),
             [page, page],
+        )
+        self.assertEqual(browser.errors(), [])
+
+    @inThread
+    def test_replicas(self) -> None:
+        """A broker whose metadata are in ZooKeeper shows who has and leads each partition."""
+        self.start(**{"metadata.store": "zookeeper", "broker.rack": "cellar"})
+        browser = self.browser
+        with KafkaCluster([SocketAddress("127.0.0.1", self.broker.port)]) as cluster:
+            cls = messages.CreateTopicsRequest
+            topic = cls.CreatableTopic(name="clicks", numPartitions=2, replicationFactor=1)
+            found = cluster.change(ApiKey.CREATE_TOPICS, cls(topics=[topic], timeoutMs=10_000))
+            self.assertEqual([each.errorCode for each in found.topics], [0])
+        browser.waitFor("the map", lambda: "clicks-1" in browser.text("#map"))
+        self.assertEqual(browser.text("#map-sum"), "2 partitions, 0 in trouble, 0 without a leader")
+        head = browser.text("#map thead")
+        for text in ("broker 0", "rack cellar", "leads 2, 2 of 2 in sync"):
+            self.assertIn(text, head)
+        cells = browser.run(
+            "return [...document.querySelectorAll('#map tbody tr')].map((row) =>"
+            " [...row.children].map((cell) => [cell.tagName, cell.scope ?? '', cell.textContent]))"
+        )
+        self.assertEqual(
+            cells,
+            [[["TH", "row", f"clicks-{index}"], ["TD", "", "leader"]] for index in range(2)],
         )
         self.assertEqual(browser.errors(), [])
 
