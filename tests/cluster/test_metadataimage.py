@@ -280,6 +280,8 @@ class ImageTests(SynchronousTestCase):
         image.apply(moved.record(topicId, 0))
         self.assertEqual(image.topics["orders"].partitions[0], moved)
         self.assertEqual(len(image.topics["orders"].partitions), 2)
+        found = [image.topics["orders"].isReplicated(index) for index in range(3)]
+        self.assertEqual(found, [True, True, False])
         again = imageOf(decodeRecords(encodeRecords(list(image.records()))))
         self.assertEqual(vars(again), vars(image))
         before = list(image.records())

@@ -102,7 +102,8 @@ class FormatTests(SynchronousTestCase):
         )
         file: Any = None  # is not read
         index.add(Kafka07Format().validate(HELLO, CheckLimits()), 0, 0, 7)
-        self.assertEqual(index.largestTimestampMs, -1)
+        index.truncate(0, 0)
+        self.assertEqual((index.largestTimestampMs, index.positionOf(5)), (-1, 5))
         self.assertIsNone(index.searchTime(file, 0, 0))
         self.assertIsNone(index.searchLargestTime(file))
 
