@@ -28,7 +28,6 @@ from pylogbroker.cluster.metadataimage import (
     PartitionImage,
     Record,
     RegisterBrokerRecord,
-    RemoveTopicRecord,
     TopicImage,
     UnregisterBrokerRecord,
 )
@@ -449,14 +448,3 @@ def changeSettings(image: MetadataImage, records: Sequence[Record]) -> list[Reco
     draft.add(records)
     draft.settleAll()
     return draft.records
-
-
-def deleteTopic(image: MetadataImage, topicId: UUID) -> Answer:
-    """
-    Delete a topic at once: its name is free, whichever brokers are there. Each broker that had
-    replicas removes its own when it sees this, or at its next start, and then says so
-    (C{MetadataImage.removingBrokers}).
-    """
-    if topicId not in image.topicsById:
-        return ErrorCode.UNKNOWN_TOPIC_ID, []
-    return ErrorCode.NONE, [RemoveTopicRecord(str(topicId))]

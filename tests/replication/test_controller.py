@@ -20,7 +20,6 @@ from pylogbroker.replication.controller import (
     LogState,
     alterPartition,
     changeSettings,
-    deleteTopic,
     electLeader,
     electPreferred,
     fenceAbsent,
@@ -507,17 +506,3 @@ class SettingsTests(ImageCase):
         self.build(THREE)
         records = [TopicRecord("new", str(UUID(int=8)), 1)]
         self.assertEqual(changeSettings(self.image, records), records)
-
-
-class DeletionTests(ImageCase):
-    """Topics that go."""
-
-    def test_deleted(self) -> None:
-        """A deletion is decided at once, whichever brokers are there; they remove their own."""
-        self.build(THREE, fenced=(1, 2, 3))
-        error, records = deleteTopic(self.image, TOPIC_ID)
-        for record in records:
-            self.image.apply(record)
-        self.assertEqual((error, self.image.topics), (NONE, {}))
-        self.assertEqual(self.image.removingBrokers, {TOPIC_ID: {1, 2, 3}})
-        self.assertEqual(deleteTopic(self.image, TOPIC_ID), (ErrorCode.UNKNOWN_TOPIC_ID, []))

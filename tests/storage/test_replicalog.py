@@ -282,6 +282,19 @@ class AppendAsFollowerTests(ReplicaCase):
         follow(log, stamped(batch(b"b"), 1, 5))
         self.assertEqual((log.lastEpoch, log.epochs.entries[-1]), (5, (5, 1)))
 
+    def test_emptyEpochBeforeOlderRecords(self) -> None:
+        """
+        A replica that led, wrote nothing, and follows a leader with more records of the epoch
+        before, forgets its own: these records are not of it, with and without a gap before them.
+        """
+        for offset in (1, 4):
+            log = self.follower()
+            follow(log, stamped(batch(b"a"), 0, 1))
+            log.assignEpoch(7)
+            log.followEpoch(8)
+            follow(log, stamped(batch(b"b"), offset, 1))
+            self.assertEqual((log.lastEpoch, log.epochs.entries), (1, ((1, 0),)))
+
     def test_largeBatch(self) -> None:
         """A batch that is larger than a segment has one for itself."""
         log = self.follower(segmentSizeMax=100)

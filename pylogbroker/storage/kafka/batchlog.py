@@ -452,8 +452,8 @@ class BatchLog(PartitionLog):
         position = active.writtenSize + self.pendingSize
         if position == 0:
             self._firstTimestampMs = header.maxTimestampMs
-        if header.leaderEpoch > self.epochs.lastOf(self.logEndOffset):
-            self.epochs.assign(header.leaderEpoch, offset)
+        if header.leaderEpoch != self.epochs.epochOf(offset):
+            self.epochs.append(header.leaderEpoch, self.logEndOffset, offset)
         one = ValidatedBatches(
             [data], header.size, header.recordCount, header.lastOffsetDelta + 1, -1, [header]
         )

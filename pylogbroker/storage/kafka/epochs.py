@@ -83,6 +83,16 @@ class LeaderEpochs:
         self.entries = (*kept, EpochStart(epoch, startOffset))
         return True
 
+    def append(self, epoch: int, logEndOffset: int, offset: int) -> None:
+        """
+        A record of an epoch is added to a log, behind its end if there is a gap. Epochs that began
+        at the end have no record; they are dropped, since the record may be of an earlier one: that
+        of a leader that had more than a replica that led after it.
+        """
+        self.truncateFromEnd(logEndOffset)
+        if epoch > self.latest:
+            self.assign(epoch, offset)
+
     def epochOf(self, offset: int) -> int:
         """The epoch that wrote an offset; -1: unknown."""
         if self.entries and self.entries[-1].startOffset <= offset:

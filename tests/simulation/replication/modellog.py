@@ -81,8 +81,7 @@ class ModelLog:
     def append(self, records: list[ModelRecord]) -> None:
         """Append a leader's records."""
         for record in records:
-            if record.epoch > self._epochs.lastOf(self.logEndOffset):
-                self._epochs.assign(record.epoch, self.logEndOffset)
+            self._epochs.append(record.epoch, self.logEndOffset, self.logEndOffset)
             self.records.append(record)
 
     def flush(self) -> None:

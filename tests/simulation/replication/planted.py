@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pylogbroker.cluster.metadataimage import (
-    FenceBrokerRecord,
     MetadataImage,
     PartitionImage,
     Record,
@@ -62,7 +61,6 @@ _keeps = LeaderReplica._keeps
 _alterPartitionError = controller._alterPartitionError
 _registerBroker = controller.registerBroker
 _fenceAbsent = controller.fenceAbsent
-_records = MetadataImage.records
 
 
 def truncateToWatermark(self: FollowerReplica, leader: int, leaderEpoch: int) -> Any:
@@ -203,11 +201,6 @@ def readWithoutSnapshot(
     return made, position
 
 
-def withoutFences(self: MetadataImage) -> Iterator[Record]:
-    """A snapshot forgets which brokers are fenced."""
-    return (each for each in _records(self) if not isinstance(each, FenceBrokerRecord))
-
-
 def fenceTogether(image: MetadataImage, present: Any, listedAt: int) -> list[Record]:
     """Brokers that are gone at once are fenced as if the others were there."""
     absent = [each for each in image.brokers if each not in present]
@@ -272,7 +265,7 @@ PLANTS = {
         "KIP-101, KAFKA-3978", _LOST, 4, [(leader, "divergence", compareEnds)]
     ),
     "truncation by the leader's answer alone": Plant(
-        "KIP-279, KAFKA-6361", "not recovered", 45, [(follower, "truncationFor", truncateAsTold)]
+        "KIP-279, KAFKA-6361", "not recovered", 250, [(follower, "truncationFor", truncateAsTold)]
     ),
     "fetches of any leader epoch": Plant(
         "KIP-320, KAFKA-6880",
@@ -288,8 +281,8 @@ PLANTS = {
     ),
     "an in-sync set changed without an epoch": Plant(
         "KIP-497",
-        "below its watermark",
-        206,
+        _LOST,
+        1327,
         [(controller, "_alterPartitionError", withoutPartitionEpoch)],
     ),
     "only the known in-sync set counts": Plant(
@@ -369,9 +362,6 @@ PLANTS = {
     ),
     "a snapshot lost": Plant(
         "KAFKA-14240", "MetadataError", 0, [(MetadataLog, "read", readWithoutSnapshot)]
-    ),
-    "a snapshot without fences": Plant(
-        "KAFKA-14203", "below its watermark", 1553, [(MetadataImage, "records", withoutFences)]
     ),
     "a controller that is not fenced": Plant(
         "KAFKA-6082",
