@@ -10,12 +10,21 @@ without the right to describe the cluster) is a problem in the answer, beside th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
+from uuid import NAMESPACE_OID, uuid5
 
+from pylogbroker.broker.kafka.administration.clusterstatus import clusterMap
 from pylogbroker.client.kafka.admin.client import EARLIEST, LATEST, AdminClient
 from pylogbroker.client.kafka.cluster import ClusterClient
 from pylogbroker.client.kafka.metadata import address
+from pylogbroker.cluster.metadataimage import (
+    FenceBrokerRecord,
+    MetadataImage,
+    PartitionImage,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
 from pylogbroker.config.kafka.clientsettings import KafkaAdminSettings
 from pylogbroker.config.listenersettings import KAFKA
 from pylogbroker.console.cluster import (
@@ -63,12 +72,14 @@ class _Layout(NamedTuple):
 
     @ivar brokers: host and address of each, by number.
     @ivar topics: the leader of each partition, by topic.
+    @ivar map: brokers and partitions; L{None} of a cluster of one broker.
     """
 
     brokers: dict[int, tuple[str, str]]
     controller: int
     topics: dict[str, dict[int, int]]
     problems: list[str]
+    map: dict[str, Any] | None = None
 
 
 class _Marks(NamedTuple):
@@ -83,6 +94,34 @@ class _Marks(NamedTuple):
     sizes: dict[TopicPartition, int]
     timeMs: int
     problems: list[str]
+
+
+def _imageOf(found: Any, names: Container[str]) -> MetadataImage:
+    """
+    The metadata as clients are told of them: which replicas are being added is not in them.
+
+    @param found: a C{MetadataResponse}.
+    @param names: of the topics.
+    """
+    image = MetadataImage()
+    topics = [topic for topic in found.topics if topic.name in names]
+    known = {each.nodeId: each.rack for each in found.brokers}
+    had = {each for topic in topics for part in topic.partitions for each in part.replicaNodes}
+    for each in sorted({*known, *had}):
+        image.apply(RegisterBrokerRecord(each, 0, [], known.get(each)))
+        if each not in known:
+            image.apply(FenceBrokerRecord(each, 0))
+    for topic in topics:
+        parts = sorted(topic.partitions, key=lambda part: int(part.partitionIndex))
+        del parts[PARTITIONS_OF_TOPIC_MAX:]
+        topicId = uuid5(NAMESPACE_OID, topic.name)  # older brokers tell none
+        image.apply(TopicRecord(topic.name, str(topicId), len(parts)))
+        for index, part in enumerate(parts):
+            made = PartitionImage(
+                part.leaderId, 0, 0, tuple(part.replicaNodes), tuple(part.isrNodes)
+            )
+            image.apply(made.record(topicId, index))
+    return image
 
 
 class KafkaClusterView:
@@ -166,6 +205,7 @@ class KafkaClusterView:
                 for name, leaders in sorted(layout.topics.items())
             ],
             "own": None,
+            "cluster": layout.map,
             "hasGroups": True,
             "isKnown": isKnown,
             "problems": problems[:PROBLEM_COUNT_MAX],
@@ -193,7 +233,10 @@ class KafkaClusterView:
             leaders = {each.partitionIndex: each.leaderId for each in topic.partitions}
             topics[topic.name] = dict(sorted(leaders.items())[:PARTITIONS_OF_TOPIC_MAX])
             partitionCount += len(topics[topic.name])
-        return _Layout(brokers, found.controllerId, topics, problems)
+        shown = None
+        if len(brokers) > 1:
+            shown = clusterMap(_imageOf(found, topics))
+        return _Layout(brokers, found.controllerId, topics, problems, shown)
 
     async def _readMarks(self) -> _Marks:
         layout = await self._layout.get()

@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.client.kafka.admin.client import UNCLEAN, AdminClient
 from pylogbroker.cluster.metadataimage import PartitionImage, TopicRecord
+from pylogbroker.console.kafkacluster import KafkaClusterView
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
 from pylogbroker.replication import placement
 from pylogbroker.types import TopicPartition
@@ -148,3 +149,18 @@ class TwistedTests(TestCase):
         await self.admin.unregisterBroker(3)
         self.assertEqual(list(self.cluster.bench.metadata.image.brokers), [1, 2])
         self.assertEqual(sorted(await self.admin.describeLogDirs()), [1, 2])
+
+    async def test_console(self) -> None:
+        """The stand-alone console has the map of the cluster's brokers and partitions."""
+        self.cluster.stop(3)
+        view = KafkaClusterView(reactor, {"bootstrap.servers": self.cluster.server.servers})
+        self.addCleanup(view.close)
+        found = (await view.state())["cluster"]
+        self.assertEqual(
+            [(each["id"], each["state"], each["leaderCount"]) for each in found["brokers"]],
+            [(1, "running", 0), (2, "running", 1), (3, "gone", 0)],
+        )
+        self.assertEqual(
+            [(each["partition"], each["replicas"]) for each in found["partitions"]],
+            [(1, {"3": "offline"}), (0, {"1": "in sync", "2": "leader"})],
+        )

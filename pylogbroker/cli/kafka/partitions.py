@@ -315,7 +315,7 @@ def carryOut(
     for error in refused.values():
         streams.warn(str(error))
     places = [where for where in wanted if where not in refused]
-    if not options.noWait:
+    if places and not options.noWait:
         _awaitEnd(cluster, places, streams, pause)
     elif places:
         streams.say(f"{formatCount(len(plan) - len(refused), 'reassignment')} began")
@@ -384,7 +384,7 @@ def _awaitEnd(
 ) -> None:
     """Wait until no reassignment of some partitions is under way; tell each step."""
     left = len(places) + 1
-    while places:
+    while True:
         moving = [where for where in places if where in reassignments(cluster)]
         if not moving:
             break

@@ -91,7 +91,7 @@ class ClusterStatus:
         """
         image = self._metadata.image
         if self._mapOf is None or self._mapOf[0] is not image:
-            self._mapOf = image, _map(image)
+            self._mapOf = image, clusterMap(image)
         return self._mapOf[1]
 
 
@@ -136,7 +136,8 @@ def _counts(image: MetadataImage, brokerId: int) -> _Counts:
     )
 
 
-def _map(image: MetadataImage) -> dict[str, Any] | None:
+def clusterMap(image: MetadataImage) -> dict[str, Any] | None:
+    """What L{ClusterStatus.map} gives for an image."""
     if not image.brokers:
         return None
     leaders, replicas, inSync = Counter[int](), Counter[int](), Counter[int]()
