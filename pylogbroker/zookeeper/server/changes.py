@@ -49,7 +49,7 @@ IDENTITY_COUNT_MAX = 100
 
 _FLAGS_MAX = CONTAINER_FLAGS
 _TTL_FLAGS = (5, 6)
-_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class RefusedError(PylogbrokerError):

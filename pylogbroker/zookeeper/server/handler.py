@@ -29,7 +29,6 @@ from pylogbroker.zookeeper.server.jute import (
     encodeStrings,
 )
 from pylogbroker.zookeeper.server.requests import (
-    AUTH_XID,
     NO_RESULT,
     AuthRequest,
     CreateRequest,
@@ -109,7 +108,7 @@ class RequestHandler:
                 self._changeSeveral(connection, xid, request)
             elif opCode == OpCode.AUTH:
                 assert isinstance(request, AuthRequest)
-                self._authenticate(connection, request)
+                self._authenticate(connection, xid, request)
             else:
                 self._change(connection, xid, opCode, request)
         except RefusedError as error:
@@ -159,6 +158,8 @@ class RequestHandler:
                     events += [] if event is None else [event]
                     changes.append(change)
                     body = self._result(opCode, operation, change)
+                if opCode == OpCode.CREATE_CONTAINER:
+                    opCode = OpCode.CREATE2  # as ZooKeeper; its clients know no other
                 results.append((opCode, 0, body))
             encoded = encodeTransaction(Several(tuple(changes)))
             if len(encoded) > TRANSACTION_SIZE_MAX:
@@ -320,13 +321,15 @@ class RequestHandler:
             raise RefusedError(KeeperCode.NO_WATCHER, f"{request.path}: no such watch")
         return 0, b""
 
-    def _authenticate(self, connection: ZookeeperConnection, request: AuthRequest) -> None:
+    def _authenticate(
+        self, connection: ZookeeperConnection, xid: int, request: AuthRequest
+    ) -> None:
         try:
             connection.client.authenticate(request, connection.address)
         except RefusedError as error:
-            connection.refuseCredentials(AUTH_XID, error)
+            connection.refuseCredentials(xid, error)
             return
-        connection.answer(AUTH_XID, 0)
+        connection.answer(xid, 0)
 
 
 def _mayAdminister(node: Any, path: str, client: Client) -> bool:

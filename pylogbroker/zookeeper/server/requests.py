@@ -43,6 +43,7 @@ class OpCode(IntEnum):
     CHECK_WATCHES = 17
     REMOVE_WATCHES = 18
     CREATE_CONTAINER = 19
+    CREATE_TTL = 21
     MULTI_READ = 22
     AUTH = 100
     SET_WATCHES = 101
@@ -76,8 +77,6 @@ class KeeperCode(IntEnum):
 
 NOTIFICATION_XID = -1
 PING_XID = -2
-AUTH_XID = -4
-SET_WATCHES_XID = -8
 
 EPHEMERAL_FLAG = 1
 SEQUENCE_FLAG = 2
@@ -239,6 +238,12 @@ def _readCreate2(reader: JuteReader) -> CreateRequest:
     return _readCreate(reader)._replace(returnsStat=True)
 
 
+def _readCreateTtl(reader: JuteReader) -> CreateRequest:
+    request = _readCreate2(reader)
+    reader.readLong()  # its flags already say that it cannot be
+    return request
+
+
 def _readDelete(reader: JuteReader) -> DeleteRequest:
     return DeleteRequest(reader.readString(), reader.readInt())
 
@@ -292,6 +297,7 @@ _WRITES: dict[OpCode, Callable[[JuteReader], Request]] = {
     OpCode.CREATE: _readCreate,
     OpCode.CREATE2: _readCreate2,
     OpCode.CREATE_CONTAINER: _readCreate2,
+    OpCode.CREATE_TTL: _readCreateTtl,
     OpCode.DELETE: _readDelete,
     OpCode.SET_DATA: _readSetData,
     OpCode.CHECK: _readCheck,

@@ -116,7 +116,18 @@ class WriteTests(HandlerCase):
 
     def test_paths(self) -> None:
         """What is no path is refused, by every change."""
-        for path in ("a", "/a/", "/a//b", "/.", "/a/../b", "/a\0", "/a\x1f", "/\uf000", ""):
+        for path in (
+            "a",
+            "/a/",
+            "/a//b",
+            "/.",
+            "/a/../b",
+            "/a\0",
+            "/a\x1f",
+            "/\uf000",
+            "/\U0001f600",
+            "",
+        ):
             for request in (
                 create(path),
                 wire.SetData(path, b"", -1),
@@ -269,6 +280,23 @@ class MultiTests(HandlerCase):
         codes = self.codes(create("/a", bytes(600)), create("/b", bytes(600)))
         self.assertEqual(codes, [BAD_ARGUMENTS, RUNTIME_INCONSISTENCY])
         self.assertEqual(self.result(wire.GetChildren("/", None)), ["zookeeper"])
+
+    def test_container(self) -> None:
+        """The result of a new container has the type that ZooKeeper's clients know."""
+        operation = bytes(wire.Create("/a", b"", OPEN_ACL_UNSAFE, 4).serialize())
+        head = struct.Struct(">ibi")
+        body = self.raw(14, head.pack(19, 0, -1) + operation + head.pack(-1, 1, -1)).body
+        stat = self.bench.server.tree.stat("/a").encode()
+        self.assertEqual(body, head.pack(15, 0, 0) + string("/a") + stat + head.pack(-1, 1, -1))
+
+    def test_timeToLive(self) -> None:
+        """A node with a time to live is refused like alone, and the connection goes on."""
+        operation = bytes(wire.Create("/a", b"", OPEN_ACL_UNSAFE, 5).serialize()) + bytes(8)
+        head = struct.Struct(">ibi")
+        body = self.raw(14, head.pack(21, 0, -1) + operation + head.pack(-1, 1, -1)).body
+        self.assertEqual(struct.unpack_from(">ibi", body), (-1, 0, UNIMPLEMENTED))
+        self.assertEqual(self.raw(21, operation).error, UNIMPLEMENTED)
+        self.assertFalse(self.client.isClosed)
 
     def test_foreignOperation(self) -> None:
         """An operation that is no change costs the connection."""
@@ -423,6 +451,14 @@ class AclTests(HandlerCase):
         self.assertEqual(self.authenticate(self.client, "sasl", "x"), AUTH_FAILED)
         self.assertTrue(self.client.isClosed)
         self.assertLogged("is closed: {error}")
+
+    def test_numbered(self) -> None:
+        """The answer has the number of the request: the Go client's are not -4."""
+        for scheme, code in (("digest", 0), ("sasl", AUTH_FAILED)):
+            number = self.client.raw(100, bytes(4) + string(scheme) + string("u:p"))
+            self.bench.settle()
+            (reply,) = self.client.replies()
+            self.assertEqual((reply.xid, reply.error), (number, code))
 
     def test_tooMany(self) -> None:
         """A client has a limited number of identities."""
