@@ -47,6 +47,11 @@ READ, WRITE, CREATE, DELETE, ADMINISTER = 1, 2, 4, 8, 16
 IDENTITY_COUNT_MAX = 100
 """Of a connection."""
 
+CREDENTIALS_SIZE_MAX = 4_096
+ACLS_COUNT_MAX = 100
+ACLS_SIZE_MAX = 10_000
+"""Characters of the identities of a list. Each access to a node goes through its list."""
+
 _FLAGS_MAX = CONTAINER_FLAGS
 _TTL_FLAGS = (5, 6)
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
@@ -81,8 +86,13 @@ class Client:
         Add what the credentials show.
 
         @param address: of the client.
-        @raise RefusedError: the scheme is unknown, or there are L{IDENTITY_COUNT_MAX} already.
+        @raise RefusedError: the scheme is unknown, the credentials are larger than
+            L{CREDENTIALS_SIZE_MAX}, or there are L{IDENTITY_COUNT_MAX} already.
         """
+        if len(request.credentials) > CREDENTIALS_SIZE_MAX:
+            raise RefusedError(
+                KeeperCode.AUTH_FAILED, f"credentials of {len(request.credentials)} bytes"
+            )
         if request.scheme == "digest":
             identity = ("digest", digestOf(request.credentials))
         elif request.scheme == "ip":
@@ -158,6 +168,7 @@ def _requireVersion(path: str, wanted: int, found: int) -> None:
 
 def _validAcls(path: str, acls: tuple[Acl, ...], client: Client) -> tuple[Acl, ...]:
     """The list with the client's own identities for C{auth}, without doubles."""
+    _requireShort(path, acls)
     found: dict[Acl, None] = {}
     for each in acls:
         if each.scheme == "auth":
@@ -171,7 +182,18 @@ def _validAcls(path: str, acls: tuple[Acl, ...], client: Client) -> tuple[Acl, .
             raise RefusedError(KeeperCode.INVALID_ACL, f"{path}: {each} is no valid entry")
     if not found:
         raise RefusedError(KeeperCode.INVALID_ACL, f"{path}: an empty access control list")
+    _requireShort(path, tuple(found))
     return tuple(found)
+
+
+def _requireShort(path: str, acls: tuple[Acl, ...]) -> None:
+    size = sum(len(each.identity) for each in acls)
+    if len(acls) > ACLS_COUNT_MAX or size > ACLS_SIZE_MAX:
+        raise RefusedError(
+            KeeperCode.INVALID_ACL,
+            f"{path}: an access control list of {len(acls)} entries and {size} characters;"
+            f" {ACLS_COUNT_MAX} and {ACLS_SIZE_MAX} are possible",
+        )
 
 
 def _isValid(acl: Acl) -> bool:
@@ -203,7 +225,7 @@ def prepare(tree: DataTree, request: Request, client: Client, sizeMax: int) -> C
     if isinstance(request, SetDataRequest):
         return _setData(tree, request, client, sizeMax)
     if isinstance(request, SetAclRequest):
-        return _setAcl(tree, request, client)
+        return _setAcl(tree, request, client, sizeMax)
     assert isinstance(request, CheckRequest)
     requireValidPath(request.path)
     node = requireNode(tree, request.path)
@@ -272,10 +294,12 @@ def _setData(tree: DataTree, request: SetDataRequest, client: Client, sizeMax: i
     return SetData(request.path, request.data)
 
 
-def _setAcl(tree: DataTree, request: SetAclRequest, client: Client) -> SetAcl:
+def _setAcl(tree: DataTree, request: SetAclRequest, client: Client, sizeMax: int) -> SetAcl:
     requireValidPath(request.path)
     acls = _validAcls(request.path, request.acls, client)
     node = requireNode(tree, request.path)
     requireAccess(node, request.path, ADMINISTER, client)
     _requireVersion(request.path, request.version, node.aversion)
+    if len(acls) > 1:  # a tree that is full can still be closed to others
+        _requireRoom(tree, request.path, b"", sizeMax)
     return SetAcl(request.path, acls)

@@ -64,6 +64,7 @@ class _Held(NamedTuple):
 
     @ivar zxid: of the transaction that must be synced before.
     @ivar frame: the whole frame, if it is no reply.
+    @ivar isEvent: whether it is a watch event. Its number does not tell: clients choose theirs.
     @ivar isWrite: whether the reply names C{zxid}; otherwise it names the last synced one.
     """
 
@@ -73,6 +74,7 @@ class _Held(NamedTuple):
     body: bytes
     isWrite: bool
     frame: bytes | None = None
+    isEvent: bool = False
 
 
 @implementer(IPushProducer)
@@ -108,6 +110,11 @@ class ZookeeperConnection(Protocol):
     def __repr__(self) -> str:
         peer = self.transport.getPeer()
         return f"{peer.host}:{peer.port}, session {self.client.sessionId:#x}"
+
+    @property
+    def waitsForMemory(self) -> bool:
+        """Whether the server does not read the client's requests, and pings, for want of memory."""
+        return self._reservation is not None and not self._reservation.granted
 
     # -- the transport
 
@@ -180,7 +187,7 @@ class ZookeeperConnection(Protocol):
             or len(self._held) >= HELD_COUNT_MAX
             or self._heldSize > HELD_SIZE_MAX
             or self._server.holdsBack(self)
-            or (self._reservation is not None and not self._reservation.granted)
+            or self.waitsForMemory
         )
 
     def _pauseReading(self, isPaused: bool) -> None:
@@ -295,7 +302,8 @@ class ZookeeperConnection(Protocol):
             return
         body = encodeNotification(kind, path)
         self._eventSize += len(body)
-        self._hold(_Held(zxid, NOTIFICATION_XID, 0, body, False))
+        frame = encodeReply(NOTIFICATION_XID, -1, 0, body)
+        self._hold(_Held(zxid, NOTIFICATION_XID, 0, body, False, frame, True))
         if self._eventSize > UNREAD_EVENTS_SIZE_MAX:
             self._log.warn(
                 "The connection {connection} does not read its watch events, and is closed:"
@@ -324,13 +332,11 @@ class ZookeeperConnection(Protocol):
         while held and held[0].zxid <= syncedZxid and not self._isOutputFull:
             first = held.popleft()
             self._heldSize -= len(first.body)
-            if first.xid == NOTIFICATION_XID:
+            if first.isEvent:
                 self._eventSize -= len(first.body)
             frame = first.frame
             if frame is None:
                 zxid = first.zxid if first.isWrite else syncedZxid
-                if first.xid == NOTIFICATION_XID:
-                    zxid = -1
                 frame = encodeReply(first.xid, zxid, first.error, first.body)
             frames.append(frame)
             self._server.counters.sentCount += 1

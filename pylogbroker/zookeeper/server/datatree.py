@@ -41,7 +41,10 @@ CREATED, DELETED, DATA_CHANGED, CHILDREN_CHANGED = 1, 2, 3, 4
 """Kinds of L{Event}, as on the wire."""
 
 _NODE_SIZE = 600
-"""Bytes of memory that a node takes beside its path and data, about."""
+"""Bytes of memory that a node takes beside its path, data and a list of one entry, about."""
+
+_ACL_SIZE = 300
+"""Bytes of memory that a further entry of its list takes, beside the identity."""
 
 _SHARED_ACLS_COUNT_MAX = 10_000
 
@@ -306,8 +309,13 @@ class DataTree:
             _remove(self._children, parentOf(path), nameOf(path))
             if old.owner:
                 _remove(self._owned, old.owner, path)
-        self.size += len(node.data or b"") if node is not None else 0
-        self.size -= len(old.data or b"") if old is not None else 0
+        self.size += _contentSize(node) if node is not None else 0
+        self.size -= _contentSize(old) if old is not None else 0
+
+
+def _contentSize(node: Node) -> int:
+    size = len(node.data or b"") + _ACL_SIZE * max(len(node.acls) - 1, 0)
+    return size + sum(len(each.identity) for each in node.acls)
 
 
 def _systemNode(acls: tuple[Acl, ...]) -> Node:

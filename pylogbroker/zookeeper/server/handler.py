@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 WATCH_MODES = (WatchKind.PERSISTENT, WatchKind.RECURSIVE)
 """By their numbers on the wire."""
 
+RESULTS_SIZE_MAX = 16 << 20
+"""Bytes that one request for several reads gives; a large node may be named 50,000 times."""
+
 
 class RequestHandler:
     """The requests of all connections of a server."""
@@ -191,10 +194,24 @@ class RequestHandler:
     # -- reads
 
     def _watch(self, connection: ZookeeperConnection, kind: WatchKind, path: str) -> None:
-        watches = self._watches
-        if watches.countOf(connection) >= self._server.settings.watchCountMax:
-            raise WireError(f"more than {watches.countOf(connection)} watches")
-        watches.add(kind, path, connection)
+        self._watches.add(kind, path, connection)
+        self._requireWatchRoom(connection)
+
+    def _requireWatchRoom(self, connection: ZookeeperConnection) -> None:
+        watches, settings = self._watches, self._server.settings
+        count, size = watches.countOf(connection), watches.sizeOf(connection)
+        if count > settings.watchCountMax:
+            raise WireError(f"{count} watches; a connection has at most {settings.watchCountMax}")
+        if size > settings.watchSizeMax:
+            raise WireError(
+                f"watches that take {size} bytes; those of a connection take at most"
+                f" {settings.watchSizeMax}"
+            )
+        if watches.size > settings.watchesSizeMax:
+            raise WireError(
+                f"watches for which no room is left: all take {watches.size} bytes, at most"
+                f" {settings.watchesSizeMax}"
+            )
 
     def _exists(self, connection: ZookeeperConnection, request: ReadRequest) -> tuple[int, bytes]:
         path = request.path
@@ -232,7 +249,7 @@ class RequestHandler:
         self, connection: ZookeeperConnection, request: MultiRequest
     ) -> tuple[int, bytes]:
         results: list[tuple[int, int, bytes]] = []
-        last = 0
+        last = size = 0
         for opCode, operation in request.operations:
             assert isinstance(operation, ReadRequest)
             try:
@@ -242,6 +259,11 @@ class RequestHandler:
                 results.append((NO_RESULT, error.code, b""))
             else:
                 results.append((opCode, 0, body))
+                size += len(body)
+                if size > RESULTS_SIZE_MAX:
+                    raise RefusedError(
+                        KeeperCode.BAD_ARGUMENTS, f"reads of more than {RESULTS_SIZE_MAX} bytes"
+                    )
             last = max(last, zxid)
         return last, encodeOperations(results)
 
@@ -288,8 +310,7 @@ class RequestHandler:
         watches = self._watches
         for kind, path in watches.renew(request, self._tree, connection):
             connection.notify(self._tree.zxid, kind, path)
-        if watches.countOf(connection) > self._server.settings.watchCountMax:
-            raise WireError(f"{watches.countOf(connection)} watches")
+        self._requireWatchRoom(connection)
         return 0, b""
 
     def _addWatch(

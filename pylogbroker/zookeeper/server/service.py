@@ -48,6 +48,8 @@ from pylogbroker.zookeeper.server.words import answerWord
 CONNECTION_COUNT_MAX = 1_000
 SESSION_COUNT_MAX = 10_000
 WATCH_COUNT_MAX = 100_000
+WATCH_SIZE_MAX = 64 << 20
+WATCHES_SIZE_MAX = 512 << 20
 TREE_SIZE_MAX = 512 << 20
 FRAMES_SIZE_MAX = 64 << 20
 """Bytes of large frames that are on their way, of all connections."""
@@ -64,6 +66,8 @@ class ServerSettings:
     @ivar tickMs: a session lasts two ticks at least; ended sessions are looked for every tick.
     @ivar sessionTimeoutMsMax: the longest time-out that a session may have.
     @ivar watchCountMax: watches of a connection.
+    @ivar watchSizeMax: bytes of memory that they may take.
+    @ivar watchesSizeMax: bytes of memory that the watches of all connections may take.
     @ivar treeSizeMax: bytes of memory that the nodes may take; then nothing can be added.
     """
 
@@ -72,6 +76,8 @@ class ServerSettings:
     connectionCountMax: int = CONNECTION_COUNT_MAX
     sessionCountMax: int = SESSION_COUNT_MAX
     watchCountMax: int = WATCH_COUNT_MAX
+    watchSizeMax: int = WATCH_SIZE_MAX
+    watchesSizeMax: int = WATCHES_SIZE_MAX
     treeSizeMax: int = TREE_SIZE_MAX
 
     @property
@@ -343,12 +349,15 @@ class ZookeeperServer(Factory):
         if late > tick:
             for sessionId in self._deadlines:
                 self._deadlines[sessionId] += late
+        for connection in self.connections:
+            if connection.waitsForMemory:  # others take it; the client's pings are not read
+                self.touch(connection.client.sessionId)
         for sessionId in [each for each, end in self._deadlines.items() if end <= now]:
-            connection = self._connectionOf.get(sessionId)
+            expired = self._connectionOf.get(sessionId)
             self._log.info("The session {sessionId:#x} has expired", sessionId=sessionId)
             self.closeSession(sessionId)
-            if connection is not None:
-                connection.close()
+            if expired is not None:
+                expired.close()
         self._closeIdle(now)
         if now - self._lastContainerCheck >= CONTAINER_CHECK_MS / 1000:
             self._lastContainerCheck = now

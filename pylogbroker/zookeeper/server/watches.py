@@ -36,6 +36,9 @@ class WatchKind(IntEnum):
     RECURSIVE = 4
 
 
+_WATCH_SIZE = 400
+"""Bytes of memory that a watch takes beside its path, about."""
+
 _ANY_KIND = 3
 """On the wire: a client removes its watches of all kinds."""
 
@@ -66,23 +69,34 @@ class Watches:
     All watches of a server. A watcher is a connection.
 
     @ivar count: of all watches.
+    @ivar size: bytes of memory that they take, about.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.size = 0
         self._tables: dict[WatchKind, WatchTable[Hashable]] = {
             kind: WatchTable() for kind in WatchKind
         }
         self._paths: dict[Hashable, dict[tuple[WatchKind, str], None]] = {}
+        self._sizes: dict[Hashable, int] = {}
 
     def countOf(self, watcher: Hashable) -> int:
         return len(self._paths.get(watcher, ()))
+
+    def sizeOf(self, watcher: Hashable) -> int:
+        """Bytes of memory that a client's watches take, about."""
+        return self._sizes.get(watcher, 0)
 
     def add(self, kind: WatchKind, path: str, watcher: Hashable) -> None:
         """A second watch of the same is the first."""
         if self._tables[kind].add(path, watcher):
             self.count += 1
             self._paths.setdefault(watcher, {})[kind, path] = None
+            self._grow(watcher, _WATCH_SIZE + len(path))
+
+    def _grow(self, watcher: Hashable, size: int) -> None:
+        self.size += size
+        self._sizes[watcher] = self._sizes.get(watcher, 0) + size
 
     def _discard(self, kind: WatchKind, path: str, watcher: Hashable) -> bool:
         wasThere = self._tables[kind].discard(path, watcher)
@@ -90,8 +104,9 @@ class Watches:
             self.count -= 1
             paths = self._paths[watcher]
             del paths[kind, path]
+            self._grow(watcher, -_WATCH_SIZE - len(path))
             if not paths:
-                del self._paths[watcher]
+                del self._paths[watcher], self._sizes[watcher]
         return wasThere
 
     def remove(self, number: int, path: str, watcher: Hashable, isTest: bool = False) -> bool:

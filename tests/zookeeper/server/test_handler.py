@@ -310,6 +310,15 @@ class MultiTests(HandlerCase):
         self.assertRaises(ZeroDivisionError, self.client.request, request)
         self.assertNotIn("/a", self.bench.server.tree.nodes)
 
+    def test_readsTooMuch(self) -> None:
+        """What many reads of one large node give has a limit."""
+        self.patch(handler, "RESULTS_SIZE_MAX", 10_000)
+        self.result(create("/a", bytes(4_500)))
+        head = struct.Struct(">ibi")
+        one = head.pack(4, 0, -1) + string("/a") + b"\0"
+        for count, code in ((2, 0), (3, BAD_ARGUMENTS)):
+            self.assertEqual(self.raw(22, count * one + head.pack(-1, 1, -1)).error, code)
+
     def test_reads(self) -> None:
         """Several reads in one request: each has its result or its error."""
         self.result(create("/a", b"data"))
@@ -451,6 +460,22 @@ class AclTests(HandlerCase):
         self.assertEqual(self.authenticate(self.client, "sasl", "x"), AUTH_FAILED)
         self.assertTrue(self.client.isClosed)
         self.assertLogged("is closed: {error}")
+
+    def test_limits(self) -> None:
+        """Credentials and lists are short; a list counts for the size of the tree."""
+        self.assertEqual(self.authenticate(self.owner, "digest", "u:" + 4_095 * "p"), AUTH_FAILED)
+        many = [make_acl("ip", f"10.0.0.{i}", read=True) for i in range(101)]
+        long = [make_acl("digest", "u:" + 9_999 * "x", read=True)]
+        self.result(create("/b"))
+        for acls in (many, long):
+            self.assertEqual(self.error(create("/a", b"", 0, acls)), INVALID_ACL)
+            self.assertEqual(self.error(wire.SetACL("/b", acls, -1)), INVALID_ACL)
+        tree = self.bench.server.tree
+        size = tree.size
+        self.error(wire.SetACL("/b", [*many[2:], *OPEN_ACL_UNSAFE], -1))
+        self.assertGreater(tree.size, size + 20_000)
+        self.error(wire.SetACL("/b", OPEN_ACL_UNSAFE, -1))
+        self.assertEqual(tree.size, size)
 
     def test_numbered(self) -> None:
         """The answer has the number of the request: the Go client's are not -4."""

@@ -424,6 +424,29 @@ class LimitTests(ServerCase):
         client.raw(101, struct.pack(">q", 0) + struct.pack(">i", 0) + paths + struct.pack(">i", 0))
         self.assertTrue(client.transport.isAborted)
 
+    def test_watchPaths(self) -> None:
+        """The memory of watches and their paths has a limit: of a connection, and of all."""
+        sizes = {"watchCountMax": 100, "watchSizeMax": 20_000, "watchesSizeMax": 30_000}
+        bench = self.bench = ServerBench(**sizes)
+        bench.start()
+        first, second, third = bench.client(), bench.client(), bench.client()
+        path = "/" + 17_000 * "x"
+        bench.ask(first, wire.Exists(path, True))
+        bench.ask(first, wire.Exists(path, True))
+        self.assertFalse(first.isClosed)
+        bench.ask(second, wire.Exists("/" + 9_000 * "x", True))
+        third.request(wire.Exists(path, True))
+        first.request(wire.Exists(path[:5_000], True))
+        self.assertTrue(first.transport.isAborted)
+        self.assertTrue(third.transport.isAborted)
+        self.assertFalse(second.isClosed)
+        first.lose()
+        third.lose()
+        self.assertEqual(bench.server.watches.size, bench.server.watches.sizeOf(second.connection))
+        bench.ask(bench.client(), wire.Exists(path, True))
+        second.lose()
+        self.assertEqual(bench.server.watches.count, 1)
+
     def test_outstanding(self) -> None:
         """
         While too many transactions wait for the disk, no client's requests are taken, and nothing
@@ -486,6 +509,37 @@ class LimitTests(ServerCase):
             bench.ask(other, wire.SetData("/a", b"x", -1))
         self.assertTrue(client.transport.isAborted)
         self.assertLogged("does not read its watch events")
+
+    def test_unreadEventsOwnNumbers(self) -> None:
+        """Answers with the number of events, as clients may want, make no room for more."""
+        self.patch(connection, "UNREAD_EVENTS_SIZE_MAX", 1_000)
+        bench = self.bench
+        client, other = bench.client(), bench.client()
+        client.raw(106, struct.pack(">i", 2) + b"/a" + struct.pack(">i", 0))
+        bench.ask(other, create("/a", bytes(9_000)))
+        client.send(struct.pack(">ii", -1, 4) + struct.pack(">i", 2) + b"/a\0")
+        bench.settle()
+        client.connection.pauseProducing()
+        for _ in range(100):
+            bench.ask(other, wire.SetData("/a", b"x", -1))
+        self.assertTrue(client.transport.isAborted)
+        self.assertLogged("does not read its watch events")
+
+    def test_memoryWaits(self) -> None:
+        """A session does not end while its client waits for memory that another one takes."""
+        bench = self.bench
+        bench.server.memory.sizeMax = 150_000
+        first, second = bench.client(60_000), bench.client(4_000)
+        for each in (first, second):
+            each.connection.dataReceived(struct.pack(">i", 100_000))
+        for _ in range(20):
+            bench.clock.advance(1)
+        self.assertEqual(len(bench.server.tree.sessions), 2)
+        self.assertFalse(second.isClosed)
+        first.lose()
+        for _ in range(6):
+            bench.clock.advance(1)
+        self.assertTrue(second.isClosed)
 
     def test_memory(self) -> None:
         """
