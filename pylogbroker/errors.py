@@ -205,6 +205,13 @@ class AppendTruncatedError(StorageError):
     """
 
 
+class LeadershipLostError(StorageError):
+    """
+    This broker does not lead the partition any more. What was appended may be kept by the next
+    leader, or not.
+    """
+
+
 class MetadataError(PylogbrokerError):
     """Metadata records cannot be read, or do not fit to each other."""
 

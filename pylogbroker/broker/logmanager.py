@@ -118,6 +118,9 @@ class Partition:
     @ivar replicaLock: held while a leader's batches are appended, or the log is truncated.
     @ivar onReplicaFetch: called for each fetch of another replica whose log is this one's up to
         where it reads, before the answer.
+    @ivar onWritten: called when a leader's appends are in the page cache.
+    @ivar lacksInSync: the partition is replicated, and fewer than C{min.insync.replicas} are in
+        sync: C{acks=all} is refused.
     @ivar sentWatermarks: the high watermark that each other replica was told last.
     @ivar soughtWatermark: the high watermark whose byte a worker looks for; -1: none does.
     """
@@ -139,6 +142,8 @@ class Partition:
     topicCounters: TopicCounters | None = None
     replicaLock: DeferredLock = field(default_factory=DeferredLock)
     onReplicaFetch: Callable[[ReplicaProgress], object] | None = None
+    onWritten: Callable[[], object] | None = None
+    lacksInSync: bool = False
     sentWatermarks: dict[int, int] = field(default_factory=dict)
     soughtWatermark: int = -1
 
@@ -327,12 +332,19 @@ class Partition:
         @param callback: as of C{whenReached}.
         @return: what cancels the call.
         """
+        return self.whenKept(result.lastOffset + 1, isByAll, callback)
+
+    def whenKept(
+        self, offset: int, isByAll: bool, callback: OffsetCallback
+    ) -> Callable[[], object]:
+        """As L{whenAcknowledged}, for everything before an offset."""
         isFlushed = isByAll and self._manager.flushesAcksAll
         if isByAll and self.log.isReplicated:
             marks = (MarkKind.HIGH_WATERMARK, MarkKind.FLUSHED)[: 1 + isFlushed]
-            return self._whenAllReached(marks, result.lastOffset + 1, callback)
-        mark = MarkKind.FLUSHED if isFlushed else MarkKind.WRITTEN
-        return self.whenReached(mark, result.lastOffset + 1, callback)
+            return self._whenAllReached(marks, offset, callback)
+        return self.whenReached(
+            MarkKind.FLUSHED if isFlushed else MarkKind.WRITTEN, offset, callback
+        )
 
 
 class LogManager:
@@ -492,6 +504,8 @@ class LogManager:
         if log.failure is not None:
             self._onFailure(partition)
             return
+        if partition.onWritten is not None:
+            partition.onWritten()
         if log.pendingSize and log.blocked is not None:
             self._blockOnDisk(partition, log.blocked)
             return

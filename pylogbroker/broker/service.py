@@ -755,6 +755,8 @@ class BrokerService(Service):
 
     async def _stop(self) -> None:
         super().stopService()
+        if self.directory.isOpen:
+            await self.kafka.leave()
         await self._unregister()
         await self._closePorts()
         if not self.directory.isOpen:

@@ -643,6 +643,83 @@ class BrokerSettings(Settings):
         "The number of partitions with which the topic of transactions is created, when the first "
         "producer needs it.",
     )
+    defaultReplicationFactor = ownKey(
+        "default.replication.factor",
+        POSITIVE,
+        "1",
+        "How many brokers have each partition of a new topic, where its creator does not say. More "
+        "than 1 needs `metadata.store=zookeeper`.",
+    )
+    offsetsTopicReplicationFactor = ownKey(
+        "offsets.topic.replication.factor",
+        POSITIVE,
+        "3",
+        "How many brokers have each partition of the topic of committed offsets. It is not created "
+        "before the cluster has as many. Without `metadata.store=zookeeper` it is 1.",
+    )
+    transactionStateLogReplicationFactor = ownKey(
+        "transaction.state.log.replication.factor",
+        POSITIVE,
+        "3",
+        "How many brokers have each partition of the topic of transactions. It is not created "
+        "before the cluster has as many. Without `metadata.store=zookeeper` it is 1.",
+    )
+    replicaLagTimeMaxMs = ownKey(
+        "replica.lag.time.max.ms",
+        POSITIVE,
+        "30000",
+        "The time in milliseconds after which a follower that has not reached the end of its "
+        "leader's log leaves the in-sync set.",
+    )
+    replicaFetchMaxBytes = ownKey(
+        "replica.fetch.max.bytes",
+        POSITIVE,
+        "1048576",
+        "The bytes of a partition that a follower fetches at once. A larger batch comes whole.",
+    )
+    replicaFetchResponseMaxBytes = ownKey(
+        "replica.fetch.response.max.bytes",
+        POSITIVE,
+        "10485760",
+        "The bytes of all partitions that a follower fetches at once from a leader.",
+    )
+    replicaFetchMinBytes = ownKey(
+        "replica.fetch.min.bytes",
+        POSITIVE,
+        "1",
+        "The bytes for which a leader lets a follower's fetch wait.",
+    )
+    replicaFetchWaitMaxMs = ownKey(
+        "replica.fetch.wait.max.ms",
+        POSITIVE,
+        "500",
+        "How long a leader lets a follower's fetch wait, in milliseconds. It must be below "
+        "`replica.lag.time.max.ms`.",
+    )
+    replicaFetchBackoffMs = ownKey(
+        "replica.fetch.backoff.ms",
+        POSITIVE,
+        "1000",
+        "How long a follower waits after an error before it fetches again, in milliseconds.",
+    )
+    controlledShutdownEnable = ownKey(
+        "controlled.shutdown.enable",
+        BOOLEAN,
+        "true",
+        "Whether a broker that stops lets others lead what it leads, before it stops.",
+    )
+    controlledShutdownMaxRetries = ownKey(
+        "controlled.shutdown.max.retries",
+        NOT_NEGATIVE,
+        "3",
+        "How often that is tried again before the broker stops all the same.",
+    )
+    controlledShutdownRetryBackoffMs = ownKey(
+        "controlled.shutdown.retry.backoff.ms",
+        POSITIVE,
+        "5000",
+        "How long each attempt may take, and the pause before the next one, in milliseconds.",
+    )
     transactionMaxTimeoutMs = ownKey(
         "transaction.max.timeout.ms",
         POSITIVE,

@@ -63,6 +63,15 @@ def brokerProperties(
     }
 
 
+def _replicationFactors(brokerCount: int) -> dict[str, str]:
+    """Of coordinators' topics: Kafka's 3, or as many as there are brokers."""
+    factor = str(min(brokerCount, 3))
+    return {
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+    }
+
+
 class LocalCluster:
     """
     A cluster in this process.
@@ -88,7 +97,7 @@ class LocalCluster:
         """
         self._reactor = reactor
         self._directory = directory
-        self._properties = properties
+        self._properties = {**_replicationFactors(brokerCount), **properties}
         self._ports = [port and port + each for each in range(brokerCount)]
         self.servers = ""
         self.zookeeper = StandaloneZookeeper(
@@ -247,7 +256,7 @@ class ProcessCluster:
         """
         self._reactor = reactor
         self._directory = os.path.abspath(directory)
-        self._properties = properties
+        self._properties = {**_replicationFactors(brokerCount), **properties}
         self._port = port
         self._brokerCount = brokerCount
         self._zookeeperPort = zookeeperPort

@@ -1,5 +1,6 @@
 """
-A broker's replica of a partition: as the metadata change, it leads, follows, or does neither.
+A broker's replica of a partition: as the metadata change, it leads, follows, or does neither; a
+module of its own, since neither a leader nor a follower knows of the other role.
 
 What must be true: a process acts on the metadata only from its own registration on, and only until
 that is fenced or replaced. What they say before is about the process that was there before, whose

@@ -38,6 +38,7 @@ from pylogbroker.broker.kafka.metadatarequests import MetadataRequests
 from pylogbroker.broker.kafka.producerequests import ProduceRequests
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaProtocol
 from pylogbroker.broker.kafka.purgatory import Purgatory
+from pylogbroker.broker.kafka.replicas.replicamanager import ReplicaManager
 from pylogbroker.broker.kafka.security.aclrequests import AclRequests
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas, QuotaWindows
@@ -91,6 +92,10 @@ _SHOWN = {
     "connections.max.idle.ms": ConfigType.LONG,
     "controller.quota.window.num": ConfigType.INT,
     "controller.quota.window.size.seconds": ConfigType.INT,
+    "controlled.shutdown.enable": ConfigType.BOOLEAN,
+    "controlled.shutdown.max.retries": ConfigType.INT,
+    "controlled.shutdown.retry.backoff.ms": ConfigType.LONG,
+    "default.replication.factor": ConfigType.INT,
     "delete.topic.enable": ConfigType.BOOLEAN,
     "group.consumer.assignment.interval.ms": ConfigType.INT,
     "group.consumer.heartbeat.interval.ms": ConfigType.INT,
@@ -115,14 +120,22 @@ _SHOWN = {
     "offsets.retention.check.interval.ms": ConfigType.LONG,
     "offsets.retention.minutes": ConfigType.INT,
     "offsets.topic.num.partitions": ConfigType.INT,
+    "offsets.topic.replication.factor": ConfigType.SHORT,
     "producer.id.expiration.check.interval.ms": ConfigType.INT,
     "producer.id.expiration.ms": ConfigType.INT,
     "quota.window.num": ConfigType.INT,
     "quota.window.size.seconds": ConfigType.INT,
+    "replica.fetch.backoff.ms": ConfigType.INT,
+    "replica.fetch.max.bytes": ConfigType.INT,
+    "replica.fetch.min.bytes": ConfigType.INT,
+    "replica.fetch.response.max.bytes": ConfigType.INT,
+    "replica.fetch.wait.max.ms": ConfigType.INT,
+    "replica.lag.time.max.ms": ConfigType.LONG,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ConfigType.INT,
     "transaction.max.timeout.ms": ConfigType.INT,
     "transaction.remove.expired.transaction.cleanup.interval.ms": ConfigType.INT,
     "transaction.state.log.num.partitions": ConfigType.INT,
+    "transaction.state.log.replication.factor": ConfigType.SHORT,
     "transactional.id.expiration.ms": ConfigType.INT,
 }
 """Settings of this broker that Kafka has, too, with the same meaning, and does not change."""
@@ -139,6 +152,7 @@ class KafkaBroker:
     @ivar brokerConnections: to the other brokers of the cluster.
     @ivar clusterStatus: for metrics and the console.
     @ivar topics: and their partitions here.
+    @ivar replicas: partitions that other brokers have, too.
     @ivar groups: of consumers.
     @ivar transactions: of producers.
     @ivar fetchSessions: of consumers, too.
@@ -191,6 +205,7 @@ class KafkaBroker:
         self.cleaner: LogCleaner
         self.clusterStatus: ClusterStatus
         self.topics: TopicManager
+        self.replicas: ReplicaManager
         self.groups: GroupService
         self.transactions: TransactionService
         self.fetchSessions: FetchSessionCache
@@ -326,8 +341,17 @@ class KafkaBroker:
             self._settings.maxPartitions,
             self._settings.brokerId,
             self._random,
+            {
+                "": self._settings.defaultReplicationFactor,
+                OFFSETS_TOPIC: self._settings.offsetsTopicReplicationFactor,
+                TRANSACTIONS_TOPIC: self._settings.transactionStateLogReplicationFactor,
+            },
         )
         self.clusterStatus = ClusterStatus(self.metadata, self._settings.brokerId, self.cluster)
+        self.replicas = ReplicaManager(
+            self._clock, self.topics, logManager, self.brokerConnections, self._settings
+        )
+        self.topics.replicas = self.replicas
         self.cleaner = self._makeCleaner(directory, logManager)
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
@@ -477,9 +501,6 @@ class KafkaBroker:
         return {
             "broker.id": BrokerConfig(number, "-1", "The number of the broker.", own),
             "node.id": BrokerConfig(number, None, "The number of the broker.", own),
-            "default.replication.factor": BrokerConfig(
-                number, "1", "How many brokers have each partition of a new topic."
-            ),
             "log.dirs": BrokerConfig(ConfigType.LIST, None, "The log directory.", settings.logDir),
             **{
                 key.key: BrokerConfig(
@@ -519,6 +540,7 @@ class KafkaBroker:
         self._limit()
         self.cleaner.start()
         started = self.topics.start()
+        self.replicas.start()
         started.addCallback(lambda _none: self.groups.start())
         return started.addCallback(lambda _none: self.transactions.start())
 
@@ -535,9 +557,14 @@ class KafkaBroker:
 
         return groupSnapshots(self.groups.coordinator)
 
+    async def leave(self) -> None:
+        """Let other brokers of the cluster lead what this one leads, since it is about to stop."""
+        await self.replicas.shutDown()
+
     def endWaits(self) -> None:
         """Answer the requests that wait for other clients, since no more requests come."""
         self.quotas.endWaits()
+        self.replicas.stop()
         self.transactions.stop()
         self.groups.stop()
         self._fetches.endWaits()

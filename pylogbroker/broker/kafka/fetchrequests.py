@@ -359,6 +359,8 @@ class _Fetch:
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
+        if log.isOffline:  # its end is not what it was, and nobody may be told to drop anything
+            raise log.unavailableError("read")
         if wanted.lastFetchedEpoch >= 0:
             if wanted.fetchOffset < log.logStartOffset:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -530,6 +532,9 @@ class _Fetch:
         self._waitCount += 1
         self._stopWaiting()
         for read in self._reads:  # there may be more now
+            if error is not None and read.partition is not None:
+                if batchLog(read.partition).isFollowing:
+                    read.error = self._unavailable(*read.key)
             releaseSlices((read.slice,))
             read.slice = EMPTY_SLICE
         self._size = 0
@@ -615,6 +620,7 @@ class _Fetch:
             writer.partition(
                 index,
                 errorCode=result.errorCode,
+                logStartOffset=self._startFor(read),
                 abortedTransactions=aborted,
                 currentLeader=leader,
             )
@@ -634,6 +640,10 @@ class _Fetch:
             abortedTransactions=self._aborted(read) if self._isCommitted else None,
             divergingEpoch=result.divergingEpoch,
         )
+
+    def _startFor(self, read: _Read) -> int:
+        """With an error, a follower is told the log start, where it may have to begin anew."""
+        return read.partition.log.logStartOffset if self._isReplica and read.partition else -1
 
     @property
     def _isCommitted(self) -> bool:

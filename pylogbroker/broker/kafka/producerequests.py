@@ -301,6 +301,8 @@ class ProduceRequests:
             raise self._topics.unavailable(known, index)
         if found.log.topicPartition.topic in INTERNAL_TOPICS and header.clientId != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if found.lacksInSync and request.acks == ALL:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         _checkOneBatch(records)
         attributes = 0
         if records is not None and len(records) > _ATTRIBUTES and records[MAGIC_POSITION] == MAGIC:
@@ -487,17 +489,18 @@ class ProduceRequests:
                     self._lastWait = _Acknowledgement(unanswered)
                     self._lastWait.share(partition, timeoutMs, self._purgatory)
                 return
-            mark = MarkKind.FLUSHED
+            mark, isFlushed = MarkKind.FLUSHED, True
         else:
             self._logManager.writePending()
-            mark = MarkKind.WRITTEN
-        wait = None
+            mark, isFlushed = MarkKind.WRITTEN, False
+        isByAll, wait = request.acks == ALL, None
         for at, (_, _, partition, result, _) in enumerate(done):
             if partition is not None and result is not None:
-                offset = result.lastOffset + 1
-                if mark is MarkKind.FLUSHED or offset > partition.log.writtenOffset:
+                offset, log = result.lastOffset + 1, partition.log
+                isAwaited = isFlushed or (isByAll and log.isReplicated)
+                if isAwaited or offset > log.writtenOffset:
                     wait = wait or _Acknowledgement(unanswered)
-                    wait.begin(at, partition, mark, offset)
+                    wait.begin(at, partition, mark, offset, isByAll)
         if wait is None:
             unanswered.answer()
         else:
@@ -524,6 +527,13 @@ class _Unanswered:
         """A batch, by its place, is not acknowledged."""
         each = self.done[at]
         self.done[at] = Appended(each.topic, _refused(each.response.index, error))
+
+    def lateCode(self, at: int) -> ErrorCode:
+        """Why a batch, by its place, was not acknowledged in time."""
+        partition = self.done[at].partition
+        if partition is not None and partition.lacksInSync:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.REQUEST_TIMED_OUT
 
     def answer(self) -> None:
         """Respond."""
@@ -581,7 +591,7 @@ class _Acknowledgement:
         endOffset = partition.log.logEndOffset
         self._shared = partition, endOffset, timeoutMs
         partition.joinedCount += self._requests[0].count - 1
-        self.begin(0, partition, MarkKind.FLUSHED, endOffset)
+        self.begin(0, partition, MarkKind.FLUSHED, endOffset, True)
         self.start(purgatory, timeoutMs)
 
     def join(self, partition: Partition, timeoutMs: int, request: _Unanswered) -> bool:
@@ -596,10 +606,20 @@ class _Acknowledgement:
         partition.joinedCount += request.count
         return True
 
-    def begin(self, at: int, partition: Partition, mark: MarkKind, offset: int) -> None:
-        """Wait for the partition of one outcome; perhaps it is acknowledged at once."""
+    def begin(
+        self, at: int, partition: Partition, mark: MarkKind, offset: int, isByAll: bool
+    ) -> None:
+        """
+        Wait for the partition of one outcome; perhaps it is acknowledged at once.
+
+        @param mark: what a partition must reach that no other broker has.
+        """
         self._cancels[at] = None
-        cancel = partition.whenReached(mark, offset, partial(self._reached, at))
+        reached = partial(self._reached, at)
+        if partition.log.isReplicated:
+            cancel = partition.whenKept(offset, isByAll, reached)
+        else:
+            cancel = partition.whenReached(mark, offset, reached)
         if at in self._cancels:
             self._cancels[at] = cancel
 
@@ -627,7 +647,7 @@ class _Acknowledgement:
         for at, cancel in self._cancels.items():
             assert cancel is not None
             cancel()
-            self._refuse(at, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+            self._refuse(at, KafkaError(self._requests[0].lateCode(at)))
         self._respond()
 
     def _respond(self) -> None:

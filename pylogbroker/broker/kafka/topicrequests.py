@@ -185,7 +185,9 @@ class TopicRequests:
             each.brokerIds
             for each in sorted(topic.assignments, key=lambda each: each.partitionIndex)
         ]
-        factor = max(topic.replicationFactor, 1)  # -1: the broker's default
+        factor = topic.replicationFactor
+        if factor == -1:
+            factor = self._topics.replicationFactor(image, topic.name)
         records = self._topics.newTopic(image, topic.name, count, checked, factor, assignment)
         assert isinstance(records[0], TopicRecord)
         if assignment:

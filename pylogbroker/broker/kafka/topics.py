@@ -28,7 +28,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
@@ -71,6 +71,7 @@ from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
 from pylogbroker.records.segmentindex import IndexSettings
 from pylogbroker.replication.elections import NO_LEADER, newPartition
 from pylogbroker.replication.placement import (
+    REPLICATION_FACTOR_MAX,
     checkAssignment,
     checkReplicationFactor,
     placeReplicas,
@@ -142,6 +143,16 @@ class NotLeaderOrFollowerError(KafkaError):
         self.leader = leader, leaderEpoch
 
 
+class IReplicas(Protocol):
+    """What makes the partitions that other brokers have, too, lead and follow."""
+
+    def host(self, topic: TopicImage, index: int, partition: Partition) -> None:
+        """This broker has a partition; or the metadata of one that it has have changed."""
+
+    def release(self, partition: Partition) -> None:
+        """It is not to be replicated any more, or is to be removed."""
+
+
 class _Work(NamedTuple):
     """
     What is to be done with a partition's directory.
@@ -161,6 +172,8 @@ class TopicManager:
     @ivar metadata: whose image is the truth.
     @ivar staticValues: what the broker's file says, by its keys.
     @ivar brokerId: of this broker.
+    @ivar replicas: decides what this broker does with a partition that others have, too, and calls
+        L{lead} and L{unlead}; L{None}: there are no such partitions.
     """
 
     def __init__(
@@ -172,20 +185,25 @@ class TopicManager:
         partitionCountMax: int,
         brokerId: int,
         random: Random,
+        replicationFactors: Mapping[str, int] | None = None,
     ) -> None:
         """
         @param staticValues: what the broker's file says, by its keys.
         @param partitionCountMax: partitions that a broker may have.
         @param random: places new partitions.
+        @param replicationFactors: of topics in a cluster whose creator does not say; C{""}: of all
+            that are not named.
         """
         self.metadata = metadata
         self.brokerId = brokerId
+        self.replicas: IReplicas | None = None
         self._directory = directory
         self._logManager = logManager
         self.staticValues = staticValues
         self._serverConfigs = topicDefaults(staticValues)
         self._partitionCountMax = partitionCountMax
         self._random = random
+        self._replicationFactors = replicationFactors or {}
         self._format = KafkaFormat()
         self._byName: dict[tuple[str, int], Partition] = {}  # that this broker leads
         self._byId: dict[tuple[bytes, int], Partition] = {}
@@ -428,11 +446,14 @@ class TopicManager:
         found = self._hosted[topic.name, index]
         leader, epoch = self.leaderOf(topic, index)
         batches = batchLog(found)
-        if batches.isReplicated != topic.isReplicated(index):
-            batches.setReplicated(topic.isReplicated(index))
-        if leader != self.brokerId:
+        isReplicated = topic.isReplicated(index) and self.replicas is not None
+        if batches.isReplicated != isReplicated:
+            batches.setReplicated(isReplicated)
+            if not isReplicated:
+                self._release(found)
+        if leader != self.brokerId and not isReplicated:
             batches.followEpoch(epoch)
-        elif topic.partitions:
+        elif leader == self.brokerId and topic.partitions:
             if batches.epochs.latest > epoch:
                 log.critical(
                     "{topic}-{index} is not served: the log has leader epoch {latest},"
@@ -443,16 +464,31 @@ class TopicManager:
                     epoch=epoch,
                 )
                 leader = NO_LEADER
-            else:
+                isReplicated = False
+            elif not isReplicated:
                 batches.assignEpoch(epoch)
-        if leader == self.brokerId:
-            self._byName[topic.name, index] = found
-            self._byId[topic.topicId.bytes, index] = found
-            self._tell(topic, index)
-        else:
-            self._unlead(topic, index)
+        if leader != self.brokerId:
+            self.unlead(topic, index)
+        elif not isReplicated:
+            self.lead(topic, index)
+        if isReplicated:
+            assert self.replicas is not None
+            self.replicas.host(topic, index, found)
 
-    def _unlead(self, topic: TopicImage, index: int) -> None:
+    def lead(self, topic: TopicImage, index: int) -> None:
+        """Serve a partition that is on this broker, which leads it now."""
+        found = self._hosted[topic.name, index]
+        self._byName[topic.name, index] = found
+        self._byId[topic.topicId.bytes, index] = found
+        self._tell(topic, index)
+
+    def _release(self, partition: Partition) -> None:
+        batchLog(partition).isFollowing = False
+        if self.replicas is not None:
+            self.replicas.release(partition)
+
+    def unlead(self, topic: TopicImage, index: int) -> None:
+        """Serve a partition no more; it may stay on this broker."""
         if self._byId.pop((topic.topicId.bytes, index), None) is not None:
             del self._byName[topic.name, index]
             self._tell(topic, index)
@@ -463,10 +499,12 @@ class TopicManager:
             watcher(index)
 
     def _drop(self, topic: TopicImage, index: int) -> None:
-        """Serve a partition no more."""
-        self._unlead(topic, index)
+        """Have a partition no more."""
+        self.unlead(topic, index)
         if self._owners.get((topic.name, index)) == topic.topicId:
-            self._hosted.pop((topic.name, index), None)
+            found = self._hosted.pop((topic.name, index), None)
+            if found is not None and found.log.isReplicated:
+                self._release(found)
 
     def _put(self, topic: TopicImage, index: int, found: PartitionLog) -> None:
         self._hosted[topic.name, index] = self._logManager.partition(found)
@@ -818,6 +856,12 @@ class TopicManager:
         await self._settled(touched)
         return result
 
+    def replicationFactor(self, image: MetadataImage, name: str) -> int:
+        """How many brokers have a new topic whose creator does not say."""
+        factors = self._replicationFactors
+        wanted = factors.get(name, factors.get("", 1)) if image.brokers else 1
+        return min(wanted, REPLICATION_FACTOR_MAX)
+
     async def create(
         self, name: str, partitionCount: int, configs: Mapping[str, str | None] | None = None
     ) -> TopicImage:
@@ -831,7 +875,8 @@ class TopicManager:
             if name in image.topics:
                 return [], False
             self.checkSimilarNames(image, name)
-            return self.newTopic(image, name, partitionCount, configs or {}), True
+            factor = self.replicationFactor(image, name)
+            return self.newTopic(image, name, partitionCount, configs or {}, factor), True
 
         isNew = await self.change(decide)
         topic = self.image.topics.get(name)

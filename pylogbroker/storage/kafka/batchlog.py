@@ -49,6 +49,7 @@ from pylogbroker.errors import (
     AppendTruncatedError,
     BatchSizeError,
     LeaderBatchError,
+    LeadershipLostError,
     OffsetOutOfRangeError,
     PartitionOfflineError,
     StorageError,
@@ -167,6 +168,7 @@ class BatchLog(PartitionLog):
     @ivar topicId: of C{partition.metadata}; L{None}: there is none.
     @ivar producers: what is known of its producers.
     @ivar epochs: its leader epochs.
+    @ivar isFollowing: another replica leads, or none: only its batches are appended.
     @ivar cleanedOffset: everything below is compacted.
     """
 
@@ -186,6 +188,7 @@ class BatchLog(PartitionLog):
         self.topicId = loaded.topicId
         self.cleanedOffset = 0
         self._truncating = False
+        self.isFollowing = False
         self._takeState(loaded)
         self.leaderEpoch = max(self.epochs.latest, 0)
         self.logStartOffset = max(loaded.logStartOffset, self.logStartOffset)
@@ -228,6 +231,7 @@ class BatchLog(PartitionLog):
         batches.
         """
         self.leaderEpoch = epoch
+        self.isFollowing = False
         self.epochs.assign(epoch, self.logEndOffset)
 
     def followEpoch(self, epoch: int) -> None:
@@ -236,6 +240,16 @@ class BatchLog(PartitionLog):
         batch.
         """
         self.leaderEpoch = epoch
+
+    def stopLeading(self) -> None:
+        """
+        Append nothing but a leader's batches from now on. Those who wait for what a leader decides
+        are told L{LeadershipLostError}.
+        """
+        self.isFollowing = True
+        told = LeadershipLostError(self.path, "go on with", "this broker does not lead it any more")
+        for mark in (MarkKind.HIGH_WATERMARK, MarkKind.LAST_STABLE, MarkKind.WRITTEN):
+            self._waiters[mark].failAbove(-1, told)
 
     @property
     def lastEpoch(self) -> int:
@@ -286,12 +300,15 @@ class BatchLog(PartitionLog):
 
         @return: C{isDuplicate}: the producer had sent the batch before; nothing was added.
         @raise PartitionOfflineError: the partition has failed, is closed, or is rolling.
+        @raise LeadershipLostError: this replica follows.
         @raise PylogbrokerError: why the producer's batch, or the marker, is refused:
             L{pylogbroker.storage.kafka.producerstate.ProducerStateManager.check}'s reasons and
             C{checkMarker}'s.
         """
         if self._refusing:
             raise self.unavailableError("append to")
+        if self.isFollowing:
+            raise LeadershipLostError(self.path, "append to", "this broker does not lead it")
         header = batches.headers[0]
         hasProducer = header.producerId >= 0
         if hasProducer:

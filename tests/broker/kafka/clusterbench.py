@@ -37,6 +37,12 @@ from pylogbroker.testing.worker import ManualWorker
 from tests.broker.kafka.groupcase import TRANSPORT
 from tests.broker.kafka.requestbench import RequestBench, resultOf
 
+UNREPLICATED = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+}
+"""Of coordinators' topics, since the brokers do not fetch from one another."""
+
 
 class ClusterBench:
     """
@@ -58,7 +64,7 @@ class ClusterBench:
             self.metadata,
             lambda: [ClusterRecord("C" * 22), *(self.registration(each) for each in brokerIds)],
         )
-        self.properties = properties
+        self.properties = {**UNREPLICATED, **properties}
         self.brokers: dict[int, RequestBench] = {}
         for brokerId in brokerIds:
             self.run(brokerId)

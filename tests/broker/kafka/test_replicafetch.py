@@ -27,7 +27,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.messages import MESSAGES
 from pylogbroker.storage.kafka.batchlog import BatchLog
-from tests.broker.kafka.clustercase import ClusterCase
+from tests.broker.kafka.clustercase import PORT, ClusterCase
 from tests.broker.kafka.kafkacase import CORRELATION, NOW_MS, batchOf, decoded, frameOf
 
 Request: Any = MESSAGES["FetchRequest"]
@@ -39,7 +39,10 @@ ALLOW = 3
 
 
 class ReplicaFetchCase(ClusterCase):
-    """C{r} has two partitions: broker 0 leads both, broker 1 has the first, too."""
+    """
+    C{r} has two partitions: broker 0 leads both, broker 1 has the first, too. The brokers do not
+    reach one another, so that all fetches are the test's.
+    """
 
     def setUp(self) -> None:
         super().setUp()
@@ -50,6 +53,7 @@ class ReplicaFetchCase(ClusterCase):
         self.partition().onReplicaFetch = self.fetches.append
 
     def records(self) -> list[Record]:
+        self.network.unreachable.update((PORT, PORT + 1))
         return [
             *super().records(),
             TopicRecord("r", TOPIC_ID, 2),

@@ -142,6 +142,9 @@ class Appender:
     def _tryAppend(self, make: _MakeBatches, done: AppendOutcome) -> bool:
         """Whether the append was begun, or refused for good."""
         partition = self.partition
+        if partition.lacksInSync:
+            self._done(done, KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
+            return True
         try:
             result = partition.append(make(), self._nowMs())
         except PylogbrokerError as error:

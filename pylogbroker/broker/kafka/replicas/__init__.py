@@ -1,0 +1,3 @@
+"""
+Partitions that are on several brokers: this broker leads some, and follows the leaders of others.
+"""
