@@ -10,9 +10,6 @@ partitions as there are serving brokers the rounds are shuffled, so that the sam
 share all their partitions.
 
 Brokers without a rack are one rack.
-
-B{Replication.} More than L{REPLICATION_FACTOR_MAX} replicas are refused, though the placement knows
-any number.
 """
 
 from __future__ import annotations
@@ -22,9 +19,6 @@ from random import Random
 
 from pylogbroker.cluster.metadataimage import BrokerImage
 from pylogbroker.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
-
-REPLICATION_FACTOR_MAX = 1
-"""Replicas that a partition may have, as long as brokers do not copy from each other."""
 
 
 class _Round:
@@ -137,30 +131,6 @@ def _refusal(replicationFactor: int, why: str) -> InvalidReplicationFactorError:
     return InvalidReplicationFactorError(
         f"Unable to replicate the partition {replicationFactor} time(s): {why}"
     )
-
-
-def checkReplicationFactor(replicationFactor: int) -> None:
-    """@raise InvalidReplicationFactorError: there would be more than are possible so far."""
-    if replicationFactor > REPLICATION_FACTOR_MAX:
-        raise _refusal(
-            replicationFactor,
-            "This version of pylogbroker does not replicate partitions; the replication factor"
-            f" can be {REPLICATION_FACTOR_MAX} at most.",
-        )
-
-
-def checkMove(partition: str, replicas: Iterable[int], target: Iterable[int]) -> None:
-    """
-    Check that brokers can copy what a reassignment needs.
-
-    @param partition: for the text.
-    @raise InvalidReplicaAssignmentError: they cannot so far.
-    """
-    if REPLICATION_FACTOR_MAX == 1 and not set(target) <= set(replicas):
-        raise InvalidReplicaAssignmentError(
-            f"{partition} cannot be moved: this version of pylogbroker does not replicate"
-            " partitions."
-        )
 
 
 def checkAssignment(

@@ -19,7 +19,6 @@ from pylogbroker.client.kafka.admin.client import UNCLEAN, AdminClient
 from pylogbroker.cluster.metadataimage import PartitionImage, TopicRecord
 from pylogbroker.console.kafkacluster import KafkaClusterView
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
-from pylogbroker.replication import placement
 from pylogbroker.types import TopicPartition
 from tests.broker.kafka.clusterbench import ClusterBench
 from tests.cli.kafka.benchserver import BenchServer
@@ -34,7 +33,6 @@ class _Cluster:
     """
 
     def __init__(self, case: Any) -> None:
-        case.patch(placement, "REPLICATION_FACTOR_MAX", 3)
         self.bench = ClusterBench()
         self.server = BenchServer(self.bench)
         case.addCleanup(self.server.close)

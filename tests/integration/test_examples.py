@@ -26,7 +26,6 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.mirror.checkpoints import Checkpoint, checkpointsTopic
 from pylogbroker.producer.kafka.producer import KafkaProducer
-from pylogbroker.replication import placement
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.types import BrokerPartition, TopicPartition
 from tests.broker.kafka.clusterbench import ClusterBench
@@ -77,7 +76,6 @@ class ExampleTests(CommandCase):
         self.target = await self.mirrorTarget()
         self.several = BenchServer(ClusterBench())
         self.addCleanup(self.several.close)
-        self.patch(placement, "REPLICATION_FACTOR_MAX", 3)
         topics = self.several.bench.brokers[1].topics
         self.several.bench.do(topics.create("t", 3))
         self.folder = self.mktemp()

@@ -12,9 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cluster.metadataimage import BrokerImage
 from pylogbroker.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 from pylogbroker.replication.placement import (
-    REPLICATION_FACTOR_MAX,
     checkAssignment,
-    checkReplicationFactor,
     placeReplicas,
 )
 
@@ -148,11 +146,3 @@ class AssignmentTests(SynchronousTestCase):
             "includes a partition with 1 replica(s), but this is not consistent with previous"
             " partitions, which have 2 replica(s).",
         )
-
-    def test_replicationFactor(self) -> None:
-        """More replicas than brokers can copy are refused, in clear words."""
-        checkReplicationFactor(REPLICATION_FACTOR_MAX)
-        error = self.assertRaises(
-            InvalidReplicationFactorError, checkReplicationFactor, REPLICATION_FACTOR_MAX + 1
-        )
-        self.assertIn("does not replicate partitions", str(error))

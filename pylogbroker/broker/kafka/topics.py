@@ -71,9 +71,7 @@ from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
 from pylogbroker.records.segmentindex import IndexSettings
 from pylogbroker.replication.elections import NO_LEADER, newPartition
 from pylogbroker.replication.placement import (
-    REPLICATION_FACTOR_MAX,
     checkAssignment,
-    checkReplicationFactor,
     placeReplicas,
 )
 from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings, CompactionSettings
@@ -805,11 +803,8 @@ class TopicManager:
             for replicas in assignment:
                 checkAssignment(brokers, replicas, expected)
                 expected = len(replicas)
-            checkReplicationFactor(len(assignment[0]))
         elif image.brokers or replicationFactor != 1:
-            placed = placeReplicas(brokers.values(), count, replicationFactor, self._random)
-            checkReplicationFactor(replicationFactor)
-            assignment = placed
+            assignment = placeReplicas(brokers.values(), count, replicationFactor, self._random)
         if not image.brokers:
             return []
         if count > NEW_COUNT_MAX:
@@ -859,8 +854,7 @@ class TopicManager:
     def replicationFactor(self, image: MetadataImage, name: str) -> int:
         """How many brokers have a new topic whose creator does not say."""
         factors = self._replicationFactors
-        wanted = factors.get(name, factors.get("", 1)) if image.brokers else 1
-        return min(wanted, REPLICATION_FACTOR_MAX)
+        return factors.get(name, factors.get("", 1)) if image.brokers else 1
 
     async def create(
         self, name: str, partitionCount: int, configs: Mapping[str, str | None] | None = None

@@ -205,11 +205,10 @@ class TopicRequestTests(ClusterCase):
         self.bench.change(BrokerShutdownRecord(3, self.bench.metadata.image.brokers[3].epoch))
         auto = {"numPartitions": -1, "replicationFactor": -1}
         for code, text, fields in (
-            (factor, "does not replicate", {"numPartitions": 1, "replicationFactor": 2}),
             (factor, "only 2 broker(s)", {"numPartitions": 1, "replicationFactor": 3}),
             (wrong, "no such broker", {**auto, "assignments": self.assignment([8])}),
             (wrong, "controlled shutdown", {**auto, "assignments": self.assignment([3])}),
-            (factor, "does not replicate", {**auto, "assignments": self.assignment([1, 2])}),
+            (wrong, "more than once", {**auto, "assignments": self.assignment([1, 1])}),
         ):
             found = self.create(**fields)
             self.assertEqual(found.errorCode, code)

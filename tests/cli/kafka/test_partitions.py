@@ -12,7 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.kafka import partitions
 from pylogbroker.cluster.metadataimage import ConfigRecord, PartitionImage, TopicRecord
-from pylogbroker.replication import placement
 from tests.broker.kafka.clusterbench import ClusterBench
 from tests.cli.commands import Outcome, performAtOnce
 from tests.cli.kafka.benchserver import BenchServer
@@ -25,7 +24,6 @@ class ClusterCommandCase(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.patch(placement, "REPLICATION_FACTOR_MAX", 3)
         self.patch(partitions, "LOOK_SECONDS", 0)
         self.bench = ClusterBench()
         self.server = BenchServer(self.bench)
@@ -265,13 +263,6 @@ class DrainTests(ClusterCommandCase):
         self.server.isCatchingUp = False
         errors = self.failed("broker", "decommission", "3", "--execute", "--no-wait")
         self.assertIn("is not unregistered: it has replicas of 1 partition", errors)
-
-    def test_refused(self) -> None:
-        """Where brokers do not replicate, partitions stay, and that is no success."""
-        self.patch(placement, "REPLICATION_FACTOR_MAX", 1)
-        errors = self.failed("broker", "decommission", "3", "--execute")
-        self.assertIn("a-1 cannot be moved", errors)
-        self.assertEqual(self.partition(1).replicas, (3,))
 
 
 class TopicFilterTests(ClusterCommandCase):

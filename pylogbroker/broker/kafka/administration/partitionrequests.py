@@ -35,7 +35,7 @@ from pylogbroker.replication.controller import (
     reassign,
     unregisterBroker,
 )
-from pylogbroker.replication.placement import checkAssignment, checkMove
+from pylogbroker.replication.placement import checkAssignment
 
 T = TypeVar("T")
 
@@ -237,7 +237,6 @@ class PartitionRequests:
                     ErrorCode.INVALID_REPLICATION_FACTOR,
                     f"The replication factor is changed from {len(have)} to {len(target)}",
                 )
-            checkMove(f"{name}-{index}", have, target)
         if not topic.partitions:
             if target is None:
                 raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)

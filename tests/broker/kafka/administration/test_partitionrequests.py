@@ -21,7 +21,6 @@ from pylogbroker.errors import MetadataUnconfirmedError, StorageError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.replication import placement
 from pylogbroker.replication.controller import AlterPartition, InSyncReplica, alterPartition
 from tests.broker.kafka.clusterbench import ClusterBench
 from tests.broker.kafka.requestbench import RequestBench
@@ -177,7 +176,6 @@ class ClusterCase(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        self.patch(placement, "REPLICATION_FACTOR_MAX", 3)
         self.bench = ClusterBench()
         self.put(PartitionImage(2, 0, 0, (1, 2, 3), (1, 2, 3)), PartitionImage(3, 0, 0, (3,), (3,)))
 
@@ -381,14 +379,6 @@ class ClusterReassignmentTests(ClusterCase):
             found = self.reassign(replicas, index, allowReplicationFactorChange=False)
             self.assertEqual(found, expected)
         self.assertEqual(self.partition(1).adding, (2,))
-
-    def test_notReplicating(self) -> None:
-        """Where brokers do not copy, a partition stays where it is: a move is not ignored."""
-        self.patch(placement, "REPLICATION_FACTOR_MAX", 1)
-        self.assertEqual(self.reassign([3], 1), (0, None))
-        code, text = self.reassign([1], 1)
-        self.assertEqual(code, INVALID_ASSIGNMENT)
-        self.assertIn("a-1 cannot be moved", text or "")
 
 
 class ClusterUnregisterTests(ClusterCase):
