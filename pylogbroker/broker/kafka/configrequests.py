@@ -47,6 +47,7 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.replication.controller import changeSettings
 
 
 class ResourceType(IntEnum):
@@ -393,11 +394,15 @@ class ConfigRequests:
             checked = _checked(changes, lambda key, value: SERVER_CONFIGS[key].check(value))
         if validateOnly:
             return []
-        return [
+        records: list[Record] = [
             ConfigRecord(kind, owner, key, value)
             for key, value in checked.items()
             if current.get(key) != value
         ]
+        if image.brokers and records and kind in (TOPIC, CLUSTER_DEFAULT):
+            # Whoever was eligible to lead under the old settings may lack what the new ones commit.
+            return changeSettings(image, records)
+        return records
 
     def _topicDefault(self, name: str) -> str:
         return EffectiveConfigs({}, self._topics.serverConfigs)[name]

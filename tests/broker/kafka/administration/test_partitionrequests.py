@@ -402,3 +402,30 @@ class ClusterUnregisterTests(ClusterCase):
         self.assertEqual(self.unregister(2), (0, None))
         self.assertEqual(list(self.bench.metadata.image.brokers), [1, 3])
         self.assertEqual(self.unregister(2)[0], unknown)
+
+
+class ClusterSettingsTests(ClusterCase):
+    """Settings that elections depend on."""
+
+    def test_minInSyncLowered(self) -> None:
+        """Nobody is eligible to lead any more, before fewer replicas may commit records."""
+        cls = messages.IncrementalAlterConfigsRequest
+        self.put(
+            PartitionImage(1, 0, 0, (1, 2, 3), (1,), (2,)),
+            name="e",
+        )
+
+        def alter(value: str) -> None:
+            config = cls.AlterableConfig(name="min.insync.replicas", configOperation=0, value=value)
+            resource = cls.AlterConfigsResource(resourceType=2, resourceName="e", configs=[config])
+            body = cls(resources=[resource])
+            (found,) = self.bench.ask(1, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
+            self.assertEqual(found.errorCode, 0)
+
+        def eligible() -> tuple[int, ...]:
+            return self.bench.metadata.image.topics["e"].partitions[0].eligibleLeaders
+
+        alter("3")
+        self.assertEqual(eligible(), (2,))
+        alter("1")
+        self.assertEqual(eligible(), ())
