@@ -83,6 +83,9 @@ class ExampleTests(CommandCase):
         for name, data in (("dpkg.log", LINES), ("syslog", LINES), ("orders.tsv", b"key\tvalue\n")):
             with open(os.path.join(self.folder, name), "wb") as file:
                 file.write(data)
+        stopped = LocalBroker(reactor, directory=os.path.abspath(f"{self.folder}/stopped"))
+        await stopped.start()
+        await stopped.stop()
 
     async def mirrorTarget(self) -> LocalBroker:
         """A broker of today's Kafka, to which a mirror has copied topics of 2011 and of today."""
@@ -110,6 +113,7 @@ class ExampleTests(CommandCase):
             ("log1:8067", f"127.0.0.1:{self.cluster.figuresPort(0)}"),
             ("/tmp/pylogbroker-logs/orders-0/00000000000000000000.log", str(SEGMENT)),
             ("/tmp/pylogbroker-logs", self.cluster.brokers[0].directory),
+            ("/var/lib/pylogbroker", "stopped"),
             ("/tmp/zookeeper", "zookeeper"),
             ("/tmp/warehouse", "warehouse"),
             ("translate hits", "translate counters"),
@@ -159,7 +163,7 @@ class ExampleTests(CommandCase):
     async def handle(self, command: str, example: str) -> Outcome:
         """An example, to its end."""
         protocol, process = self.shell(self.placed(command, example))
-        options = parse(shlex.split(example.rpartition("pylogbroker ")[2]))
+        options = parse(shlex.split(re.split(r"(?<!\S)pylogbroker ", example)[-1]))
         isFollowing = getattr(options, "follow", False) or options.command.isEndless
         if isFollowing or getattr(options, "count", 0) == LONG_MAX:
             publishing = LoopingCall(lambda: Deferred.fromCoroutine(self.news()))
