@@ -2,9 +2,9 @@
 The settings of topics in today's protocol: every one of Kafka 4.3, with type, default and meaning.
 
 A setting is I{honoured}, or I{refused} unless it has its default: to take a value that has no
-effect would be a lie. The settings of replicas and remote storage are refused: there is one replica
-and no tier. A topic's setting overrides the broker's, whose key is C{serverKey}; without either the
-default holds.
+effect would be a lie. The settings of throttled replicas and of remote storage are refused: there
+is no throttle for reassignments, and no tier. A topic's setting overrides the broker's, whose key
+is C{serverKey}; without either the default holds.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class ExampleTests(CommandCase):
             example = example.replace(old, new)
         more = {"zookeeper": " --port 0", "dev": " --zookeeper-port 0 --port 0"}.get(command, "")
         if (
-            "--broker" in commands()[command].format_help()
+            re.search(r"--broker\b", commands()[command].format_help())
             and "--broker" not in example
             and "--zookeeper" not in example
             and "--bootstrap-server" not in example

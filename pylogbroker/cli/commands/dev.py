@@ -347,11 +347,9 @@ examples:
   pylogbroker dev --brokers 3 --processes
 
 The first serves clients of today's Kafka and of Kafka 0.7. The second keeps its data, and takes
-free ports. Acknowledged records survive the end of the process, but not a power cut.
-
-free ports; where Java or ZooKeeper is missing, it says what to install. Acknowledged records
-survive the end of the process, but not a power cut. The third runs a cluster of today's Kafka in
-this process; the fourth in four processes, of which any broker can be killed.
+free ports. The third runs a cluster of today's Kafka in this process; the fourth in four processes,
+of which any broker can be killed. Acknowledged records survive the end of the process, but not a
+power cut.
 """,
         isEndless=True,
     ),
