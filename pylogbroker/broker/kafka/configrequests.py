@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
 from pylogbroker.broker.kafka.topics import TopicManager, checkName
+from pylogbroker.cluster.kafka.metadatalog import beginningOf
 from pylogbroker.cluster.metadataimage import (
     BROKER,
     CLUSTER_DEFAULT,
@@ -47,7 +48,12 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
-from pylogbroker.replication.controller import changeSettings
+from pylogbroker.replication.controller import (
+    MIN_IN_SYNC,
+    UNCLEAN_ELECTION,
+    changeSettings,
+    settle,
+)
 
 
 class ResourceType(IntEnum):
@@ -326,11 +332,8 @@ class ConfigRequests:
                 if counts[resource.resourceType, resource.resourceName] > 1:
                     raise _invalid("Each resource must appear at most once.")
                 self._check(resource)
-                await self._topics.change(
-                    lambda image: (
-                        self._decide(image, resource, changed, request.validateOnly),
-                        None,
-                    )
+                await self._change(
+                    lambda image: self._decide(image, resource, changed, request.validateOnly)
                 )
             except PylogbrokerError as error:
                 found = errorOf(error)
@@ -338,6 +341,31 @@ class ConfigRequests:
             return result
 
         return cls(responses=await gatherInBatches(alter, request.resources))
+
+    async def _change(self, settings: Callable[[MetadataImage], list[Record]]) -> None:
+        """
+        Change settings, and what goes with them in a cluster: those that were eligible to lead
+        are not any more, before C{min.insync.replicas} becomes lower. What does not fit into one
+        change is split.
+        """
+
+        def decide(image: MetadataImage) -> tuple[list[Record], tuple[bool, bool]]:
+            wanted = settings(image)
+            isOfReplicas = bool(image.brokers) and any(map(_isOfReplicas, wanted))
+            if not isOfReplicas:
+                return wanted, (True, False)
+            some = beginningOf(changeSettings(image, wanted))
+            return some, (wanted[-1] in some, True)
+
+        def settleMore(image: MetadataImage) -> tuple[list[Record], bool]:
+            some = beginningOf(settle(image))
+            return some, bool(some)
+
+        isChanged = hasMore = False
+        while not isChanged:
+            isChanged, hasMore = await self._topics.change(decide)
+        while hasMore:
+            hasMore = await self._topics.change(settleMore)
 
     def _check(self, resource: Any) -> None:
         names = [each.name for each in resource.configs]
@@ -394,15 +422,11 @@ class ConfigRequests:
             checked = _checked(changes, lambda key, value: SERVER_CONFIGS[key].check(value))
         if validateOnly:
             return []
-        records: list[Record] = [
+        return [
             ConfigRecord(kind, owner, key, value)
             for key, value in checked.items()
             if current.get(key) != value
         ]
-        if image.brokers and records and kind in (TOPIC, CLUSTER_DEFAULT):
-            # Whoever was eligible to lead under the old settings may lack what the new ones commit.
-            return changeSettings(image, records)
-        return records
 
     def _topicDefault(self, name: str) -> str:
         return EffectiveConfigs({}, self._topics.serverConfigs)[name]
@@ -435,6 +459,11 @@ class ConfigRequests:
                 for name in names.get(kind, ())
             ]
         )
+
+
+def _isOfReplicas(record: Record) -> bool:
+    """Whether a setting decides who may lead."""
+    return isinstance(record, ConfigRecord) and record.name in (MIN_IN_SYNC, UNCLEAN_ELECTION)
 
 
 Changed = Callable[[Any, Mapping[str, str], Callable[[str], str]], dict[str, str | None]]

@@ -7,7 +7,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC, batchLog
-from pylogbroker.cluster.metadataimage import BrokerShutdownRecord
+from pylogbroker.cluster.kafka import metadatalog
+from pylogbroker.cluster.metadataimage import BrokerShutdownRecord, PartitionImage
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -580,3 +581,53 @@ class CoordinatorTests(ClusterCase):
 
 def _doNothing(countMax: int = 0) -> int:
     return 0
+
+
+class SettingsTests(ClusterCase):
+    """Settings that decide who may lead."""
+
+    def alter(self, kind: int, owner: str, name: str, value: str) -> None:
+        cls = messages.IncrementalAlterConfigsRequest
+        config = cls.AlterableConfig(name=name, configOperation=0, value=value)
+        resource = cls.AlterConfigsResource(resourceType=kind, resourceName=owner, configs=[config])
+        wanted = cls(resources=[resource], validateOnly=False)
+        (found,) = self.bench.ask(1, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, wanted).responses
+        self.assertEqual((found.errorCode, found.errorMessage), (0, None))
+
+    def lead(self, part: PartitionImage) -> None:
+        """Give partition 0 another state."""
+        self.bench.change(part.record(self.topic.topicId, 0))
+
+    @property
+    def part(self) -> PartitionImage:
+        return self.bench.metadata.image.topics["a"].partitions[0]
+
+    def test_lessInSync(self) -> None:
+        """
+        With a lower min.insync.replicas a leader may commit alone: those that were eligible are
+        not any more, in the same change.
+        """
+        for kind, owner in ((4, ""), (2, "a")):
+            self.alter(kind, owner, "min.insync.replicas", "2")
+            self.lead(PartitionImage(2, 5, self.part.partitionEpoch + 1, (1, 2), (2,), (1,)))
+            self.alter(kind, owner, "min.insync.replicas", "1")
+            self.assertEqual((self.part.inSync, self.part.eligibleLeaders), ((2,), ()))
+
+    def test_unclean(self) -> None:
+        """Where unclean election is allowed from now on, a partition without a leader has one."""
+        self.lead(PartitionImage(-1, 5, 7, (1, 2), (), ()))
+        self.alter(2, "a", "unclean.leader.election.enable", "true")
+        self.assertEqual((self.part.leader, self.part.inSync), (1, (1,)))
+
+    def test_split(self) -> None:
+        """What does not fit into one change is written in several; each of them is whole."""
+        self.alter(4, "", "min.insync.replicas", "2")
+        for index in range(3):
+            part = PartitionImage(2, 5, 7, (1, 2), (2,), (1,))
+            self.bench.change(part.record(self.topic.topicId, index))
+        self.patch(metadatalog, "RECORDS_SIZE_MAX", 1)
+        before = self.bench.metadata.position
+        self.alter(4, "", "min.insync.replicas", "1")
+        self.assertEqual(self.bench.metadata.position, before + 4)
+        found = self.bench.metadata.image.topics["a"].partitions
+        self.assertEqual([each.eligibleLeaders for each in found], [()] * 3)
