@@ -234,12 +234,13 @@ class ProduceRequests:
         ]
         before, mine = state.appending, Deferred[None]()
         state.appending = mine
+        reigns = [_reignOf(each) for each in done]
 
         async def produce() -> Any:
             try:
                 if before is not None:
                     await before
-                await self._appendEach(header, request, parts[len(done) :], state, done)
+                await self._appendEach(header, request, parts[len(done) :], state, done, reigns)
             finally:
                 if state.appending is mine:
                     state.appending = None
@@ -249,6 +250,10 @@ class ProduceRequests:
             if request.acks == NONE:
                 _checkUnacknowledged(done)
                 return None
+            for at, (each, reign) in enumerate(zip(done, reigns, strict=True)):
+                if _reignOf(each) != reign:  # its offsets may be another leader's records by now
+                    refused = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    done[at] = Appended(each.topic, _refused(each.response.index, refused))
             acknowledged: Deferred[list[bytes]] = Deferred()
             self._acknowledge(header, request, done, acknowledged.callback)
             return await acknowledged
@@ -264,12 +269,14 @@ class ProduceRequests:
         parts: list[tuple[TopicProduceData, PartitionProduceData]],
         state: ConnectionState,
         done: list[Appended],
+        reigns: list[tuple[int, bool] | None],
     ) -> None:
         admission = self._transactions.newAdmission()
         try:
             await self._admit(header, request, parts, state, admission)
             for topic, part in parts:
                 done.append(await self._append(header, request, topic, part, state, admission))
+                reigns.append(_reignOf(done[-1]))
         finally:
             admission.close()
 
@@ -658,6 +665,14 @@ class _Acknowledgement:
         # The last one first: a connection sends all when it has the first one's.
         for each in reversed(requests):
             each.answer()
+
+
+def _reignOf(appended: Appended) -> tuple[int, bool] | None:
+    """The leader epoch of a partition, and whether this broker only follows in it."""
+    if appended.partition is None:
+        return None
+    found = batchLog(appended.partition)
+    return found.leaderEpoch, found.isFollowing
 
 
 def _checkUnacknowledged(done: list[Appended]) -> None:

@@ -1,0 +1,1 @@
+"""Tests of partitions that are on several brokers."""

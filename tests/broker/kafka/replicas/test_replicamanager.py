@@ -1,0 +1,110 @@
+"""Roles of replicas, as the metadata change; the brokers do not reach one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.broker.kafka.topics import batchLog
+from pylogbroker.broker.logmanager import Partition
+from pylogbroker.cluster.kafka import metadatalog
+from pylogbroker.cluster.metadataimage import PartitionImage
+from pylogbroker.errors import StorageError
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+from pylogbroker.records import compression
+from pylogbroker.records.recordbatch import Record, encodeBatch
+from tests.broker.kafka.clusterbench import ClusterBench
+from tests.storage.batches import batch
+
+BOTH = (1, 2)
+
+
+class ReplicaCase(SynchronousTestCase):
+    """
+    A topic C{a} with three partitions on brokers 1 and 2, in sync. Broker 1 leads them.
+    """
+
+    def setUp(self) -> None:
+        self.bench = ClusterBench({"log.check.records": "true"})
+        assignment = [BOTH] * 3
+        topics = self.bench.brokers[1].topics
+        self.bench.do(
+            topics.change(lambda image: (topics.newTopic(image, "a", 3, {}, 2, assignment), None))
+        )
+        self.topic = self.bench.metadata.image.topics["a"]
+
+    def put(self, index: int, part: PartitionImage) -> None:
+        """Give a partition another state."""
+        self.bench.change(part.record(self.topic.topicId, index))
+
+    def partition(self, index: int) -> Partition:
+        """At broker 1."""
+        found = self.bench.brokers[1].topics.hosted("a", index)
+        assert found is not None
+        return found
+
+    def leaders(self) -> list[int]:
+        return [each.leader for each in self.bench.metadata.image.topics["a"].partitions]
+
+
+class RoleTests(ReplicaCase):
+    """Leading no more."""
+
+    def test_shutDownInPieces(self) -> None:
+        """What others are to lead may not fit into one change: it is split."""
+        self.assertEqual(self.leaders(), [1, 1, 1])
+        self.patch(metadatalog, "RECORDS_SIZE_MAX", 1)
+        self.patch(self.bench.metadata._log, "changeSizeMax", 400)
+        self.bench.do(self.bench.brokers[1].kafka.leave())
+        self.assertEqual(self.leaders(), [2, 2, 2])
+
+    def test_failedBefore(self) -> None:
+        """
+        A log that has failed is given up in each registration: what was said in the one before may
+        not have come about.
+        """
+        batchLog(self.partition(0))._fail(StorageError("/logs/a-0", "write", "the disk is gone"))
+        self.bench.brokers[1].clock.advance(1)
+        self.bench.settle()
+        self.assertEqual(self.leaders(), [2, 1, 1])
+        part = PartitionImage(1, 7, 7, BOTH, BOTH)
+        self.bench.change(self.bench.registration(1), part.record(self.topic.topicId, 0))
+        self.assertEqual(self.leaders(), [2, 1, 1])
+
+
+class ProduceTests(ReplicaCase):
+    """Several partitions of one request."""
+
+    def test_leaderMovesMeanwhile(self) -> None:
+        """
+        A broker appends to one partition, ceases to lead it, and then appends to another one. What
+        is at the offsets of the first one now, its new leader decides: nothing is acknowledged.
+        """
+        large = encodeBatch([Record(0, 0, None, bytes(2_000_000))], codec=compression.GZIP)
+        cls = messages.ProduceRequest
+        parts = [
+            cls.PartitionProduceData(index=index, records=data)
+            for index, data in enumerate((batch(b"x"), large))
+        ]
+        topic = cls.TopicProduceData(name="a", topicId=ZERO_UUID, partitionData=parts)
+        body = cls(acks=-1, timeoutMs=1000, topicData=[topic])
+        answers: list[Any] = self.bench.begin(1, ApiKey.PRODUCE, 12, body)
+        record = PartitionImage(2, 1, 1, BOTH, BOTH).record(self.topic.topicId, 0)
+        changing = self.bench.metadata.change(lambda image: ([record], None))
+        while self.bench.worker.performAll():
+            pass  # the broker's own workers stand still
+        self.successResultOf(changing)
+        first, second = map(self.partition, (0, 1))
+        self.assertTrue(batchLog(first).isFollowing)
+        self.assertEqual(batchLog(second).logEndOffset, 0)
+        self.bench.settle()
+        first.setHighWatermark(1)  # as the new leader says
+        second.setHighWatermark(1)
+        self.bench.settle()
+        (answer,) = answers
+        codes = [each.errorCode for each in answer.responses[0].partitionResponses]
+        self.assertEqual(codes, [ErrorCode.NOT_LEADER_OR_FOLLOWER, 0])
