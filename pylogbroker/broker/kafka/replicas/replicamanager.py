@@ -34,6 +34,7 @@ from pylogbroker.broker.kafka.errors import KafkaError
 from pylogbroker.broker.kafka.replicas.replicafetcher import FetchSettings, ReplicaFetcher
 from pylogbroker.broker.kafka.topics import TopicManager, batchLog
 from pylogbroker.broker.logmanager import LogManager, Partition, ReplicaProgress
+from pylogbroker.cluster.kafka.metadatalog import beginningOf
 from pylogbroker.cluster.metadataimage import MetadataImage, Record, TopicImage
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import PylogbrokerError, StorageError
@@ -44,6 +45,7 @@ from pylogbroker.replication.controller import (
     alterPartition,
     loseReplicas,
     minInSyncReplicas,
+    settle,
     shutDownBroker,
 )
 from pylogbroker.replication.elections import NO_LEADER
@@ -234,15 +236,21 @@ class ReplicaManager:
         if not settings.controlledShutdownEnable or self._epoch < 0:
             return
 
-        def decide(image: MetadataImage) -> tuple[list[Record], ErrorCode]:
+        def decide(image: MetadataImage) -> tuple[list[Record], tuple[ErrorCode, bool]]:
             error, records = shutDownBroker(image, settings.brokerId, self._epoch)
-            return records, error
+            if error is ErrorCode.NONE and not records:
+                records = settle(image)  # what is left of a decision that did not fit
+            some = beginningOf(records)
+            return some, (error, bool(some))
 
         backOffMs = settings.controlledShutdownRetryBackoffMs
         for triesLeft in reversed(range(settings.controlledShutdownMaxRetries + 1)):
             try:
-                changing = self._metadata.change(decide)
-                error = await changing.addTimeout(max(backOffMs, 1) / 1000, self._clock)
+                error, hasMore = ErrorCode.NONE, True
+                while hasMore:
+                    changing = self._metadata.change(decide)
+                    changing.addTimeout(max(backOffMs, 1) / 1000, self._clock)
+                    error, hasMore = await changing
                 if error is ErrorCode.NONE and self._replicas:
                     log.info("Other brokers lead what this one has led, as far as they can")
                 return
@@ -312,6 +320,7 @@ class ReplicaManager:
             if replica.machine is not None:
                 self._perform(replica, replica.machine.resign())
             replica.epoch = self._epoch
+            replica.hasFailed = False  # what was said of the log was said of that registration
             replica.machine = PartitionReplica(
                 topic.topicId,
                 replica.index,
@@ -321,6 +330,7 @@ class ReplicaManager:
                 replica.log.highWatermark,
                 self._replicaSettings,
             )
+        self._failed(replica)
         self._perform(replica, replica.machine.metadataChanged(state, self.nowMs()))
 
     def _settle(self, replica: HostedReplica) -> None:
