@@ -64,9 +64,10 @@ def brokerProperties(
 
 
 def _replicationFactors(brokerCount: int) -> dict[str, str]:
-    """Of coordinators' topics: Kafka's 3, or as many as there are brokers."""
+    """Of all topics: 3, as Kafka's default for coordinators' topics, or one for each broker."""
     factor = str(min(brokerCount, 3))
     return {
+        "default.replication.factor": factor,
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
     }
