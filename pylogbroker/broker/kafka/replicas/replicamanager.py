@@ -384,8 +384,11 @@ class ReplicaManager:
     def _perform(self, replica: HostedReplica, effects: Sequence[ReplicaEffect]) -> None:
         """Carry out what a machine wants, except what needs an answer's records."""
         for effect in effects:
-            if isinstance(effect, MoveHighWatermark | SetHighWatermark):
+            if isinstance(effect, MoveHighWatermark):
                 replica.partition.setHighWatermark(effect.offset)
+            elif isinstance(effect, SetHighWatermark):
+                replica.partition.setHighWatermark(effect.offset)
+                self._followStart(replica, effect.logStartOffset)
             elif isinstance(effect, ProposeInSync):
                 self._propose(replica, effect.request)
             elif isinstance(effect, StopLeading):
@@ -445,11 +448,9 @@ class ReplicaManager:
         effects = follower.answered(request, answer, hasRecords, self.nowMs())
         if effects and isinstance(effects[0], AppendRecords):
             data = bytes(records)
-            self._write(replica, follower, self._append(replica, follower, data, answer))
+            self._write(replica, follower, self._append(replica, follower, data))
             return
         self._perform(replica, effects)
-        if answer.error is ErrorCode.NONE and answer.diverging is None:
-            self._followStart(replica, answer.logStartOffset)
 
     def unanswered(
         self, replica: HostedReplica, follower: FollowerReplica, request: ReplicaFetch
@@ -463,7 +464,6 @@ class ReplicaManager:
         replica: HostedReplica,
         follower: FollowerReplica,
         data: bytes,
-        answer: ReplicaFetchAnswer,
     ) -> None:
         partition = replica.partition
         try:
@@ -475,7 +475,6 @@ class ReplicaManager:
         replica.isWriting = False
         if replica.follower is follower:
             self._perform(replica, follower.appended(replica.log.logEndOffset))
-            self._followStart(replica, answer.logStartOffset)
 
     async def _refused(self, replica: HostedReplica, error: PylogbrokerError) -> None:
         if replica.isReleased:
@@ -549,7 +548,10 @@ class ReplicaManager:
         Deferred.fromCoroutine(write()).addErrback(_bug)
 
     def _followStart(self, replica: HostedReplica, offset: int) -> None:
-        """The leader's log begins later now: so does this one, up to the high watermark."""
+        """
+        The leader's log begins later now: so does this one, up to the high watermark. In the turn
+        in which that moves, since what the leader has deleted may be another leader's here.
+        """
         found = replica.log
         start = min(offset, found.highWatermark)
         if start > found.logStartOffset and not found.isOffline:

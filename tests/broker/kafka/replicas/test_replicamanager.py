@@ -17,6 +17,7 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.records import compression
 from pylogbroker.records.recordbatch import Record, encodeBatch
+from pylogbroker.replication.replicafetch import ReplicaFetchAnswer
 from tests.broker.kafka.clusterbench import ClusterBench
 from tests.storage.batches import batch
 
@@ -74,6 +75,31 @@ class RoleTests(ReplicaCase):
         part = PartitionImage(1, 7, 7, BOTH, BOTH)
         self.bench.change(self.bench.registration(1), part.record(self.topic.topicId, 0))
         self.assertEqual(self.leaders(), [2, 1, 1])
+
+
+class FollowTests(ReplicaCase):
+    """What a follower does with its leader's answers."""
+
+    def test_logStart(self) -> None:
+        """The log begins where the leader's does when the watermark moves, not an answer later."""
+        self.put(0, PartitionImage(2, 1, 1, BOTH, BOTH))
+        manager, partition = self.bench.brokers[1].kafka.replicas, self.partition(0)
+        replica = manager._replicas[partition]
+        follower = replica.follower
+        assert follower is not None
+        follower.unanswered(follower._request, 0)  # type: ignore[arg-type]
+        nowMs = manager.nowMs()
+        request = follower.nextFetch(nowMs + 60_000)
+        assert request is not None
+        data = b"".join(
+            encodeBatch([Record(offset, nowMs, None, b"x")], baseOffset=offset, leaderEpoch=1)
+            for offset in range(2)
+        )
+        answer = ReplicaFetchAnswer(ErrorCode.NONE, 2, 1, None)
+        manager.answered(replica, follower, request, answer, data)
+        self.bench.settle()
+        log = batchLog(partition)
+        self.assertEqual((log.logStartOffset, log.highWatermark, log.logEndOffset), (1, 2, 2))
 
 
 class ProduceTests(ReplicaCase):
