@@ -34,6 +34,7 @@ from pylogbroker.broker.kafka.coordinators.coordinatorservice import Coordinator
 from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
 from pylogbroker.broker.kafka.coordinators.transactionmarkers import MarkerWriter
 from pylogbroker.broker.kafka.coordinators.verification import Admission, Verifier, asToProducer
+from pylogbroker.broker.kafka.errors import KafkaError
 from pylogbroker.broker.kafka.topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -175,6 +176,8 @@ class TransactionService(CoordinatorService):
         found = self._topics.find(topic, index)
         if found is None:
             raise self._topics.unavailable(self._topics.image.topics.get(topic), index)
+        if found.lacksInSync:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)  # each try would append another one
         batches = encodeMarker(producer, marker, self.nowMs())
         written: Deferred[PylogbrokerError | None] = Deferred()
         if topic == OFFSETS_TOPIC:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.broker.kafka.errors import KafkaError
 from pylogbroker.broker.kafka.topics import batchLog
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.cluster.kafka import metadatalog
-from pylogbroker.cluster.metadataimage import PartitionImage
+from pylogbroker.cluster.metadataimage import ConfigRecord, PartitionImage
+from pylogbroker.coordinator.effects import TransactionalProducer
 from pylogbroker.errors import StorageError
+from pylogbroker.interfaces import EndMarker
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -18,6 +22,7 @@ from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.records import compression
 from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.replication.replicafetch import ReplicaFetchAnswer
+from pylogbroker.types import TopicPartition
 from tests.broker.kafka.clusterbench import ClusterBench
 from tests.storage.batches import batch
 
@@ -134,3 +139,22 @@ class ProduceTests(ReplicaCase):
         (answer,) = answers
         codes = [each.errorCode for each in answer.responses[0].partitionResponses]
         self.assertEqual(codes, [ErrorCode.NOT_LEADER_OR_FOLLOWER, 0])
+
+    def test_markerLacksInSync(self) -> None:
+        """
+        The end of a transaction is refused below min.insync.replicas, as what producers send: its
+        coordinator tries again and again.
+        """
+        self.bench.change(
+            ConfigRecord("topic", str(self.topic.topicId), "min.insync.replicas", "2")
+        )
+        self.put(0, PartitionImage(1, 0, 1, BOTH, (1,)))
+        writing = Deferred.fromCoroutine(
+            self.bench.brokers[1].kafka.transactions.writeMarker(
+                TopicPartition("a", 0), TransactionalProducer(7, 0), EndMarker(True, 0)
+            )
+        )
+        self.bench.settle()
+        error = self.failureResultOf(writing, KafkaError).value
+        self.assertEqual(error.code, ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.assertEqual(self.partition(0).log.logEndOffset, 0)
