@@ -1,0 +1,617 @@
+"""
+Three brokers as processes, and clients that go on while one broker after another is killed (-9),
+stopped for longer than its session with ZooKeeper, or restarted in order, at moments of a seed. All
+topics have three replicas, of which two must be in sync (C{min.insync.replicas=2}).
+
+The clients are ours (an idempotent producer, a classic group of two members, a group of KIP-848, an
+application that copies a topic in transactions) and confluent-kafka's (an idempotent producer, a
+group). They are left alone, and have two minutes for each message, so each message must be
+acknowledged. The judge is that of L{tests.integration.kafkachaos}. After the last fault all
+replicas must be in sync again, all producers and groups must go on, and at the end the replicas'
+logs must be the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from pylogbroker.programs.localcluster import FIRST_ID, brokerProperties
+from tests.integration.chaosrun import BrokenError, ChaosRun, Member, steadyPort
+from tests.integration.kafkachaosjudge import (
+    BROKER,
+    Allowance,
+    Commit,
+    Entry,
+    Tenure,
+    judgeCopies,
+    judgeGroup,
+    judgeLogs,
+)
+from tests.integration.kafkachaosmember import CLICKS, COPIES, placed
+from tests.integration.kafkachaosrecords import commitsOf, lateTimesOf, sentBy, tenuresOf
+from tests.integration.zookeeperprocess import ZookeeperProcess
+from tests.oracle.directoryrecording import readRecords
+
+BROKERS = (FIRST_ID, FIRST_ID + 1, FIRST_ID + 2)
+PARTITION_COUNT = 3
+OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+COORDINATOR_PARTITION_COUNT = 2
+ZOOKEEPER_SESSION_MS = 3_000
+SESSION_MS = 10_000
+START_SECONDS = 300
+RECOVERY_SECONDS = 60.0
+"""From the last fault until all replicas are in sync and all clients go on."""
+DRAIN_SECONDS = 120.0
+STOP_SECONDS = (ZOOKEEPER_SESSION_MS / 1000 + 0.5, ZOOKEEPER_SESSION_MS / 1000 + 4)
+AWAY_SECONDS = (0.0, 6.0)
+"""How long a killed or stopped process is away: some are back before their session is over."""
+SERVICE_SECONDS = (0.0, 4.0)
+"""From the end of a fault to the next one; replicas may still be out of sync."""
+OTHERS_SHARE = 0.3
+"""How often any broker is taken; otherwise it is the leader of any partition."""
+NOTICE_SECONDS = SESSION_MS / 1000
+GROUPS = {"classic": CLICKS, "modern": COPIES, "confluent": CLICKS, "copiers": CLICKS}
+"""Of each group, the topic that it reads."""
+
+BROKER_PROPERTIES = {
+    "zk.sessiontimeout.ms": str(ZOOKEEPER_SESSION_MS),
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": str(COORDINATOR_PARTITION_COUNT),
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": str(COORDINATOR_PARTITION_COUNT),
+    "transaction.state.log.replication.factor": "3",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "replica.lag.time.max.ms": "4000",
+    "replica.fetch.backoff.ms": "200",
+    "log.segment.bytes": "1048576",
+}
+CLIENT_PROPERTIES = {
+    "request.timeout.ms": "3000",
+    "socket.connection.setup.timeout.ms": "2000",
+    "retry.backoff.max.ms": "500",
+}
+CONSUMER_PROPERTIES = {
+    **CLIENT_PROPERTIES,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    "auto.commit.interval.ms": "500",
+    "max.poll.interval.ms": "60000",
+    "fetch.max.wait.ms": "200",
+}
+CLASSIC_PROPERTIES = {
+    "session.timeout.ms": str(SESSION_MS),
+    "heartbeat.interval.ms": "1000",
+    "partition.assignment.strategy": "range",
+}
+CONFLUENT_PROPERTIES = {
+    "socket.timeout.ms": "3000",
+    "socket.connection.setup.timeout.ms": "2000",
+    "retry.backoff.max.ms": "500",
+    "log_level": 3,
+}
+TRANSACTION_MS = 15_000
+
+
+class Figures(NamedTuple):
+    """
+    What a run was made of.
+
+    @ivar isCompacting: the coordinators' topics are compacted, by each broker at its own time, so
+        their replicas are compared only where they are not.
+    @ivar ackSecondsMax: the longest time in which no message of any producer was acknowledged.
+    @ivar recoverySeconds: from the last fault until all replicas were in sync.
+    @ivar comparedCount: bytes of a replica that were the same in all three.
+    """
+
+    seconds: float = 0
+    faults: dict[str, int] = {}
+    isFlushed: bool = False
+    isCompacting: bool = False
+    sentCount: int = 0
+    okCount: int = 0
+    copiedCount: int = 0
+    abortedCount: int = 0
+    deliveredCount: int = 0
+    againCount: int = 0
+    ackSecondsMax: float = 0
+    recoverySeconds: float = 0
+    comparedCount: int = 0
+
+
+class ReplicationTrial(ChaosRun):
+    """One run."""
+
+    def __init__(
+        self,
+        folder: str,
+        seed: int,
+        seconds: float,
+        tell: Callable[[str], None] = lambda text: None,
+        slowness: float = 1.0,
+    ) -> None:
+        """See L{ChaosRun}."""
+        super().__init__(folder, seed, seconds, tell, slowness)
+        self.figures = Figures(isFlushed=bool(seed % 2), isCompacting=bool(seed // 2 % 2))
+        self._zookeeper = ZookeeperProcess(str(Path(folder) / "zookeeper"))
+        self._ports = {number: steadyPort() for number in BROKERS}
+        self._brokers: dict[int, list[Member]] = {number: [] for number in BROKERS}
+        self._producers: list[Member] = []
+        self._members: list[Member] = []
+        self._isBrokerAway = False
+        self._admin: Any = None
+        self._logs: dict[str, list[Entry]] = {}
+
+    # -- the whole of it
+
+    def _carryOut(self) -> None:
+        self._begin()
+        self._disturb([self._killBroker, self._stopBroker, self._restartBroker])
+        self._finishAgenda()
+        self._recover()
+        self._drain()
+        self._endMembers()
+        self._aborted = self._read(COPIES, "read_uncommitted")
+        self._endBrokers()
+        self._judge()
+        self._compareLogs()
+
+    def _end(self, seconds: float, faults: dict[str, int]) -> None:
+        self.figures = self.figures._replace(seconds=seconds, faults=faults)
+
+    def _begin(self) -> None:
+        self._zookeeper.start()
+        for number in BROKERS:
+            self._launchBroker(number)
+        self._until(lambda: all(map(self._isServing, BROKERS)), "brokers serve", START_SECONDS)
+        self._admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 3})
+        topics = [NewTopic(name, PARTITION_COUNT, 3) for name in (CLICKS, COPIES)]
+        for waiting in self._admin.create_topics(topics).values():
+            waiting.result()
+        self._startClients()
+        self._until(
+            lambda: (
+                all(any(each.lines("ok")) for each in self._producers)
+                and all(any(each.lines("committed", "copied")) for each in self._members)
+            ),
+            "each producer has an acknowledgement, and each member has committed",
+            START_SECONDS,
+        )
+
+    @property
+    def _servers(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    def _member(self, name: str, group: str = "", *, of: str = "ours", **options: Any) -> Member:
+        module = {
+            "ours": "tests.integration.kafkachaosmember",
+            "confluent": "tests.long.confluentmember",
+        }[of]
+        given = {"seed": self._random.random(), **options}
+        return Member(self._folder, module, name, given, group)
+
+    def _startClients(self) -> None:
+        servers = {"bootstrap.servers": self._servers}
+        ours = {**CLIENT_PROPERTIES, **servers, "close.timeout.ms": "120000"}
+        self._producers.append(self._member("ours", program="producer", properties=ours))
+        confluent: dict[str, Any] = {**CONFLUENT_PROPERTIES, **servers}
+        self._producers.append(
+            self._member(
+                "confluent",
+                of="confluent",
+                program="producer",
+                partitions=PARTITION_COUNT,
+                properties={**confluent, "enable.idempotence": True, "message.timeout.ms": 120_000},
+            )
+        )
+        consumer = {**CONSUMER_PROPERTIES, **servers}
+        classic = {**consumer, **CLASSIC_PROPERTIES}
+        self._members = [
+            *(
+                self._member(
+                    f"classic{number}",
+                    "classic",
+                    program="consumer",
+                    topic=CLICKS,
+                    properties={
+                        **classic,
+                        "group.id": "classic",
+                        "enable.auto.commit": "true" if number else "false",
+                    },
+                )
+                for number in range(2)
+            ),
+            self._member(
+                "modern",
+                "modern",
+                program="consumer",
+                topic=COPIES,
+                properties={**consumer, "group.id": "modern", "group.protocol": "consumer"},
+            ),
+            self._member(
+                "confluentconsumer",
+                "confluent",
+                of="confluent",
+                program="consumer",
+                topic=CLICKS,
+                properties={
+                    **confluent,
+                    "group.id": "confluent",
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                    "session.timeout.ms": SESSION_MS,
+                },
+            ),
+            self._member(
+                "copier",
+                "copiers",
+                program="copier",
+                producer={
+                    **CLIENT_PROPERTIES,
+                    **servers,
+                    "transactional.id": "copier",
+                    "transaction.timeout.ms": str(TRANSACTION_MS),
+                    "linger.ms": "0",
+                },
+                consumer={**classic, "group.id": "copiers", "enable.auto.commit": "false"},
+            ),
+        ]
+
+    # -- brokers
+
+    def _launchBroker(self, number: int) -> None:
+        isFlushed = str(self.figures.isFlushed).lower()
+        properties = brokerProperties(
+            {
+                **BROKER_PROPERTIES,
+                "log.flush.acks.all": isFlushed,
+                "log.flush.before.read": isFlushed,
+                "log.cleaner.backoff.ms": "5000" if self.figures.isCompacting else "3600000",
+            },
+            number,
+            str(self._folder),
+            self._ports[number],
+            self._zookeeper.servers,
+        )
+        name = f"broker{number}-{len(self._brokers[number])}"
+        self._brokers[number].append(
+            self._member(name, program="broker", properties=properties, seed=0)
+        )
+
+    def _isServing(self, number: int) -> bool:
+        broker = self._brokers[number][-1]
+        if not broker.isHere:
+            text = broker.log.read_text(encoding="utf-8")[-2000:]
+            raise BrokenError(f"{broker.name} has ended by itself: {text}")
+        return any(broker.lines("serving"))
+
+    def _leaders(self) -> list[int]:
+        """Of each partition."""
+        try:
+            topics = self._admin.list_topics(timeout=10).topics
+        except KafkaException:
+            return []
+        return [each.leader for topic in topics.values() for each in topic.partitions.values()]
+
+    def _take(self, act: Callable[[], None]) -> int | None:
+        """A broker, if none is away; otherwise it is done later."""
+        if self._isBrokerAway:
+            self._again(act)
+            return None
+        self._isBrokerAway = True
+        if self._random.random() < OTHERS_SHARE:
+            return self._random.choice(BROKERS)
+        leaders = sorted(each for each in self._leaders() if each in BROKERS)
+        return self._random.choice(leaders or BROKERS)
+
+    def _release(self, kind: str, number: int, begin: float, what: str) -> None:
+        """It serves again; the next fault may come in a while."""
+        self._note(kind, f"{BROKER}{number}", begin, what)
+
+        def free() -> None:
+            self._isBrokerAway = False
+
+        self._later(self._random.uniform(*SERVICE_SECONDS), free)
+
+    def _startBroker(self, number: int, begin: float, what: str) -> None:
+        self._launchBroker(number)
+        deadline = monotonic() + START_SECONDS
+
+        def look() -> None:
+            if self._isServing(number):
+                self._release(BROKER, number, begin, what)
+            elif monotonic() > deadline:
+                raise BrokenError(f"broker {number} has not started within {START_SECONDS} s")
+            else:
+                self._later(0.05, look)
+
+        look()
+
+    def _killBroker(self) -> None:
+        number = self._take(self._killBroker)
+        if number is None:
+            return
+        begin = monotonic()
+        self._tell(f"kill -9 broker {number}")
+        self._brokers[number][-1].kill()
+        self._later(
+            self._random.uniform(*AWAY_SECONDS),
+            lambda: self._startBroker(number, begin, "kill broker"),
+        )
+
+    def _stopBroker(self) -> None:
+        number = self._take(self._stopBroker)
+        if number is None:
+            return
+        begin = monotonic()
+        broker = self._brokers[number][-1]
+        self._tell(f"stop broker {number}")
+        broker.signal(signal.SIGSTOP)
+
+        def goOn() -> None:
+            broker.signal(signal.SIGCONT)
+            self._release("stop", number, begin, "stop broker")
+
+        self._later(self._random.uniform(*STOP_SECONDS), goOn)
+
+    def _restartBroker(self) -> None:
+        number = self._take(self._restartBroker)
+        if number is None:
+            return
+        begin = monotonic()
+        broker = self._brokers[number][-1]
+        self._tell(f"restart broker {number}")
+        broker.leave()
+
+        def goOn() -> None:
+            if broker.isRunning and monotonic() < begin + START_SECONDS:
+                self._later(0.05, goOn)
+                return
+            self._endWell(broker)
+            self._tell(f"broker {number} has ended in {monotonic() - begin:.1f} s")
+            self._startBroker(number, begin, "restart broker")
+
+        goOn()
+
+    # -- afterwards
+
+    def _outOfSync(self) -> list[str]:
+        """Partitions whose replicas are not all in sync."""
+        try:
+            topics = self._admin.list_topics(timeout=10).topics
+        except KafkaException as error:
+            return [str(error)]
+        return [
+            f"{name}-{number}: leader {each.leader}, in sync {sorted(each.isrs)}"
+            for name, topic in topics.items()
+            for number, each in topic.partitions.items()
+            if set(each.isrs) != set(BROKERS) or each.leader not in BROKERS
+        ]
+
+    def _recover(self) -> None:
+        """After the last fault all replicas are in sync, and all clients go on."""
+        begun = monotonic()
+        before = {each.name: self._progress(each) for each in self._producers + self._members}
+        self._tell("no more faults")
+        wrong: list[str] = []
+
+        def isRecovered() -> bool:
+            wrong[:] = self._outOfSync()
+            return not wrong
+
+        try:
+            self._until(isRecovered, "replicas are in sync", self._slowness * RECOVERY_SECONDS)
+        except BrokenError as error:
+            self._broken.append(f"{error}: {wrong}")
+        recovered = monotonic() - begun
+        self._tell(f"in sync after {recovered:.1f} s")
+        self.figures = self.figures._replace(recoverySeconds=recovered)
+
+        def stuck() -> list[str]:
+            return [
+                each.name
+                for each in self._producers + self._members
+                if self._progress(each) <= before[each.name]
+            ]
+
+        try:
+            self._until(lambda: not stuck(), "all clients go on", self._slowness * RECOVERY_SECONDS)
+        except BrokenError as error:
+            self._broken.append(f"{error}, but not {stuck()}")
+
+    @staticmethod
+    def _progress(member: Member) -> int:
+        return sum(1 for _line in member.lines("ok", "committed", "copied"))
+
+    def _drain(self) -> None:
+        """Let the producers end, the copies be complete, and the groups read and commit all."""
+        for member in self._producers:
+            member.leave()
+        for member in self._producers:
+            self._endWell(member)
+        self._logs = self._read(CLICKS)
+        count = sum(map(len, self._logs.values()))
+        copies: dict[str, list[Entry]] = {}
+
+        def isCopied() -> bool:
+            copies.update(self._read(COPIES))
+            return sum(map(len, copies.values())) >= count
+
+        self._attempt(isCopied, f"{count} messages are copied")
+        self._logs |= copies
+        last = {place: entries[-1].offset for place, entries in self._logs.items() if entries}
+        for group, topic in GROUPS.items():
+            if group == "copiers":
+                continue
+            wanted = {place: last[place] + 1 for place in last if place.startswith(topic)}
+            found: dict[str, int] = {}
+
+            def isCommitted(
+                group: str = group, wanted: dict[str, int] = wanted, found: dict[str, int] = found
+            ) -> bool:
+                for member in self._members:
+                    if member.group == group:
+                        for each in commitsOf(member.lines("committed")):
+                            found[each.place] = max(each.offset, found.get(each.place, 0))
+                return all(found.get(place, 0) >= offset for place, offset in wanted.items())
+
+            self._attempt(isCommitted, f"{group} has committed {wanted}, but {found}")
+
+    def _attempt(self, condition: Callable[[], bool], what: str) -> None:
+        try:
+            self._until(condition, what, self._slowness * DRAIN_SECONDS)
+        except BrokenError as error:
+            self._broken.append(str(error))
+
+    def _read(self, topic: str, isolation: str = "read_committed") -> dict[str, list[Entry]]:
+        places = [(topic, number) for number in range(PARTITION_COUNT)]
+        records = readRecords(self._servers, places, isolation)
+        return {
+            placed(topic, number): [
+                Entry(record[0], record[4].rpartition(".")[0])
+                for record in records[f"{topic}-{number}"]
+            ]
+            for number in range(PARTITION_COUNT)
+        }
+
+    def _endMembers(self) -> None:
+        for member in self._members:
+            member.leave()
+        for member in self._members:
+            self._endWell(member)
+
+    def _endBrokers(self) -> None:
+        self._attempt(lambda: not self._outOfSync(), "replicas are in sync at the end")
+        for number in BROKERS:
+            self._brokers[number][-1].leave()
+        for number in BROKERS:
+            self._endWell(self._brokers[number][-1])
+        self._zookeeper.stop()
+
+    # -- the books
+
+    def _compareLogs(self) -> None:
+        """
+        What clients have is the same in all replicas, byte for byte. The brokers do not stop at
+        once, so the last one may have more about groups and transactions.
+        """
+        count = 0
+        for topic, partitions, mayEndEarlier in (
+            (CLICKS, PARTITION_COUNT, False),
+            (COPIES, PARTITION_COUNT, False),
+            (OFFSETS, COORDINATOR_PARTITION_COUNT, True),
+            (TRANSACTIONS, COORDINATOR_PARTITION_COUNT, True),
+        ):
+            if mayEndEarlier and self.figures.isCompacting:
+                continue
+            for index in range(partitions):
+                found = {number: self._logOf(number, f"{topic}-{index}") for number in BROKERS}
+                longest = max(found.values(), key=len)
+                count += min(map(len, found.values()))
+                for number, each in found.items():
+                    same = _commonCount(each, longest)
+                    if same < (len(each) if mayEndEarlier else len(longest)):
+                        self._broken.append(
+                            f"the log of {topic}-{index} of broker {number} has {len(each)} bytes,"
+                            f" and another one {len(longest)}; the first {same} are the same"
+                        )
+        self.figures = self.figures._replace(comparedCount=count)
+
+    def _logOf(self, broker: int, partition: str) -> bytes:
+        directory = self._folder / f"broker{broker}" / partition
+        return b"".join(each.read_bytes() for each in sorted(directory.glob("*.log")))
+
+    def _judge(self) -> None:
+        producers = {}
+        ackTimes: list[int] = []
+        for member in self._producers:
+            producers[member.name], wrong = sentBy(member.lines())
+            self._broken += [f"{member.name}: {each}" for each in wrong]
+            ackTimes += [int(words[1]) for words in member.lines("ok")]
+        ackTimes.sort()
+        outcomes = Counter(
+            outcome for sent in producers.values() for outcome in sent.outcomes.values()
+        )
+        for outcome in ("failed", "unknown"):
+            if outcomes[outcome]:
+                self._broken.append(f"{outcomes[outcome]} messages {outcome} within two minutes")
+        clicks = {place: self._logs[place] for place in self._logs if place.startswith(CLICKS)}
+        self._broken += judgeLogs(producers, clicks)
+        copiedCount = 0
+        for number in range(PARTITION_COUNT):
+            copies = self._logs.get(placed(COPIES, number), [])
+            copiedCount += len(copies)
+            found = judgeCopies(clicks[placed(CLICKS, number)], copies)
+            self._broken += [f"partition {number}: {each}" for each in found]
+        delivered, again = self._judgeGroups()
+        brokers = [each for started in self._brokers.values() for each in started]
+        self._judgeLogFiles([*brokers, *self._producers, *self._members])
+        self.figures = self.figures._replace(
+            sentCount=sum(len(sent.numbers) for sent in producers.values()),
+            okCount=outcomes["ok"],
+            copiedCount=copiedCount,
+            abortedCount=sum(map(len, self._aborted.values())) - copiedCount,
+            deliveredCount=delivered,
+            againCount=again,
+            ackSecondsMax=max((after - before for before, after in pairwise(ackTimes)), default=0)
+            / 1e9,
+        )
+
+    def _judgeGroups(self) -> tuple[int, int]:
+        """How much was delivered, and how much of it again."""
+        faults = [each._replace(target=BROKER) for each in self._faults]
+        for member in self._members:
+            faults += lateTimesOf(member.name, member.lines())
+        delivered = again = 0
+        for group, topic in GROUPS.items():
+            tenures: list[Tenure] = []
+            commits: list[Commit] = []
+            for member in self._members:
+                if member.group == group:
+                    lines = [*member.lines()]
+                    had, wrong = tenuresOf(member.name, lines)
+                    tenures += had
+                    self._broken += wrong
+                    commits += commitsOf(lines) if group != "copiers" else ()
+            verdict = judgeGroup(
+                {
+                    place: entries if group != "copiers" else []
+                    for place, entries in self._logs.items()
+                    if place.startswith(topic)
+                },
+                tenures,
+                commits,
+                faults,
+                Allowance(self._slowness * NOTICE_SECONDS),
+            )
+            self._broken += [f"{group}: {each}" for each in verdict.faults]
+            delivered += verdict.deliveredCount
+            again += verdict.againCount
+        return delivered, again
+
+    def _clear(self) -> None:
+        brokers = [each for started in self._brokers.values() for each in started]
+        for member in [*self._producers, *self._members, *brokers]:
+            member.kill()
+        self._zookeeper.kill()
+
+
+def _commonCount(one: bytes, other: bytes) -> int:
+    """How many bytes at the beginning are the same."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
