@@ -112,8 +112,12 @@ class ZookeeperConnection(Protocol):
         return f"{peer.host}:{peer.port}, session {self.client.sessionId:#x}"
 
     @property
-    def waitsForMemory(self) -> bool:
-        """Whether the server does not read the client's requests, and pings, for want of memory."""
+    def isHeldBackByServer(self) -> bool:
+        """Whether the client's requests, and pings, are not read, though it reads its answers."""
+        return self._isReadPaused and not self._isOutputFull
+
+    @property
+    def _waitsForMemory(self) -> bool:
         return self._reservation is not None and not self._reservation.granted
 
     # -- the transport
@@ -187,7 +191,7 @@ class ZookeeperConnection(Protocol):
             or len(self._held) >= HELD_COUNT_MAX
             or self._heldSize > HELD_SIZE_MAX
             or self._server.holdsBack(self)
-            or self.waitsForMemory
+            or self._waitsForMemory
         )
 
     def _pauseReading(self, isPaused: bool) -> None:

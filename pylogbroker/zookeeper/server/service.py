@@ -6,9 +6,11 @@ Everything runs on the reactor's thread, but the log
 the log by the transactions that wait for the disk; a connection holds an answer back until what it
 tells of is synced.
 
-B{Sessions.} A session ends when nothing has come from its client for its time-out. Time in which
-this process did not run does not count: pings wait in the sockets then. The end of a session is a
-transaction, which deletes its ephemeral nodes. After a start every session has its whole time-out.
+B{Sessions.} A session ends when nothing has come from its client for its time-out, and nothing more
+until the next tick. Time by which ticks are late does not count: this process did not run then, and
+pings wait in the sockets. Neither does time in which the server itself does not read from the
+client. The end of a session is a transaction, which deletes its ephemeral nodes. After a start
+every session has its whole time-out.
 
 B{Failure.} When the log cannot be written, the tree is ahead of what is known to be on the disk, so
 that nothing may be answered any more: all connections are closed, and the server ends.
@@ -153,7 +155,8 @@ class ZookeeperServer(Factory):
         self._nextSession = 0
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
-        self._lastTick = self._lastContainerCheck = 0.0
+        self._lastTick = self._lastContainerCheck = self._lateSeconds = 0.0
+        self._silent: set[int] = set()
         self._failure: Failure | None = None
         self._failureWaiters: list[Deferred[NoReturn]] = []
 
@@ -323,13 +326,13 @@ class ZookeeperServer(Factory):
 
     def _begin(self, sessionId: int, timeoutMs: int) -> None:
         self._timeouts[sessionId] = timeoutMs / 1000
-        self._deadlines[sessionId] = self.seconds() + timeoutMs / 1000
+        self._deadlines[sessionId] = self._runningSeconds() + timeoutMs / 1000
 
     def touch(self, sessionId: int) -> None:
         """Something has come from the session's client."""
         timeout = self._timeouts.get(sessionId)
         if timeout is not None:
-            self._deadlines[sessionId] = self.seconds() + timeout
+            self._deadlines[sessionId] = self._runningSeconds() + timeout
 
     def closeSession(self, sessionId: int) -> int:
         """
@@ -343,26 +346,33 @@ class ZookeeperServer(Factory):
         return self.propose(CloseSession(sessionId))
 
     def _tick(self) -> None:
-        now, tick = self.seconds(), self.settings.tickMs / 1000
-        late = now - self._lastTick - tick
+        now = self.seconds()
+        self._lateSeconds += max(now - self._lastTick - self.settings.tickMs / 1000, 0)
         self._lastTick = now
-        if late > tick:
-            for sessionId in self._deadlines:
-                self._deadlines[sessionId] += late
         for connection in self.connections:
-            if connection.waitsForMemory:  # others take it; the client's pings are not read
+            if connection.isHeldBackByServer:  # the client's pings are not read
                 self.touch(connection.client.sessionId)
-        for sessionId in [each for each, end in self._deadlines.items() if end <= now]:
-            expired = self._connectionOf.get(sessionId)
-            self._log.info("The session {sessionId:#x} has expired", sessionId=sessionId)
-            self.closeSession(sessionId)
-            if expired is not None:
-                expired.close()
+        running = self._runningSeconds()
+        silent = {each for each, end in self._deadlines.items() if end <= running}
+        for sessionId in silent & self._silent:  # sockets were read since the last tick
+            self._expire(sessionId)
+        self._silent = silent
         self._closeIdle(now)
         if now - self._lastContainerCheck >= CONTAINER_CHECK_MS / 1000:
             self._lastContainerCheck = now
             for path in list(self.tree.emptyContainers()):
                 self.propose(DeleteNode(path))
+
+    def _expire(self, sessionId: int) -> None:
+        connection = self._connectionOf.get(sessionId)
+        self._log.info("The session {sessionId:#x} has expired", sessionId=sessionId)
+        self.closeSession(sessionId)
+        if connection is not None:
+            connection.close()
+
+    def _runningSeconds(self) -> float:
+        """Seconds of the clock, without those by which ticks were late."""
+        return self.seconds() - self._lateSeconds
 
     def _closeIdle(self, now: float) -> None:
         """Close connections without a session: new ones in time, and those that do not end."""

@@ -249,6 +249,45 @@ class SessionTests(ServerCase):
             bench.clock.advance(1)
         self.assertNotIn(client.sessionId, bench.server.tree.sessions)
 
+    def test_late(self) -> None:
+        """Time by which ticks are late, however little, does not count either."""
+        bench = self.bench
+        client = bench.client(4_000)
+        for _ in range(4):
+            bench.clock.advance(1.9)  # ticks are due at whole seconds
+        self.assertIn(client.sessionId, bench.server.tree.sessions)
+        for _ in range(6):
+            bench.clock.advance(1)
+        self.assertNotIn(client.sessionId, bench.server.tree.sessions)
+
+    def test_unreadPing(self) -> None:
+        """A ping that is in the socket when the last tick of a time-out comes keeps the session."""
+        bench = self.bench
+        client = bench.client(4_000)
+        for _ in range(4):
+            bench.clock.advance(1)
+        client.send(struct.pack(">ii", -2, 11))
+        for _ in range(3):
+            bench.clock.advance(1)
+        self.assertIn(client.sessionId, bench.server.tree.sessions)
+        for _ in range(3):
+            bench.clock.advance(1)
+        self.assertNotIn(client.sessionId, bench.server.tree.sessions)
+
+    def test_slowDisk(self) -> None:
+        """A client that is not read, since too much waits for the disk, keeps its session."""
+        self.patch(groupcommit, "OUTSTANDING_COUNT_MAX", 1)
+        bench = self.bench
+        client, other = bench.client(4_000), bench.client(4_000)
+        client.request(create("/a"))
+        for _ in range(10):
+            for each in (client, other):
+                each.send(struct.pack(">ii", -2, 11))
+            bench.clock.advance(1)
+        self.assertEqual(len(bench.server.tree.sessions), 2)
+        bench.settle()
+        self.assertEqual((len(client.frames()), len(other.frames())), (11, 10))
+
     def test_afterStart(self) -> None:
         """After a start a session has its whole time-out, and then ends."""
         bench = self.bench
