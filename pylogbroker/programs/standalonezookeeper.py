@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.workers import ThreadPoolWorker
 from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.files import RealFileSystem
@@ -68,6 +69,7 @@ class StandaloneZookeeper:
             self._logWorker.submit,
             self._snapshotWorker.submit,
             os.urandom,
+            RateLimitedLogger(reactor, self._log),
             ServerSettings(tickMs),
         )
         self._listening: Any = None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Protocol
-from twisted.logger import Logger
 from zope.interface import implementer
 
 from pylogbroker.errors import FrameSizeError, WireError
@@ -54,6 +53,9 @@ HELD_SIZE_MAX = 1 << 20
 UNREAD_EVENTS_SIZE_MAX = 4 << 20
 """Bytes of watch events that wait; above, the connection is closed."""
 
+LOGGED_LENGTH_MAX = 200
+"""Characters of a reason in a log line: it may quote what the client sent."""
+
 _HEAD = struct.Struct(">i")
 _WORD_SIZE = 4
 
@@ -86,7 +88,6 @@ class ZookeeperConnection(Protocol):
     @ivar connectedAt: seconds of the server's clock.
     """
 
-    _log = Logger()
     transport: Any
 
     def __init__(self, server: ZookeeperServer) -> None:
@@ -172,11 +173,11 @@ class ZookeeperConnection(Protocol):
         try:
             self._takeFrames()
         except WireError as error:
-            self._log.warn(
+            self._server.clientLog.warn(
                 "The connection {connection} sent what is no request of ZooKeeper's protocol, and"
                 " is closed: {error}",
                 connection=self,
-                error=error,
+                error=str(error)[:LOGGED_LENGTH_MAX],
             )
             self.abort()
         finally:
@@ -249,7 +250,7 @@ class ZookeeperConnection(Protocol):
         server = self._server
         server.touch(self.client.sessionId)
         if request is None:
-            self._log.warn(
+            self._server.clientLog.warn(
                 "The connection {connection} sent a request of the unknown type {number}",
                 connection=self,
                 number=number,
@@ -283,8 +284,10 @@ class ZookeeperConnection(Protocol):
 
     def refuseCredentials(self, xid: int, error: RefusedError) -> None:
         """Answer, and close, as ZooKeeper does."""
-        self._log.warn(
-            "The connection {connection} is closed: {error}", connection=self, error=error
+        self._server.clientLog.warn(
+            "The credentials of the connection {connection} are refused, and it is closed: {error}",
+            connection=self,
+            error=str(error)[:LOGGED_LENGTH_MAX],
         )
         self._isClosing = True
         self._hold(_Held(0, xid, error.code, b"", False))
@@ -309,7 +312,7 @@ class ZookeeperConnection(Protocol):
         frame = encodeReply(NOTIFICATION_XID, -1, 0, body)
         self._hold(_Held(zxid, NOTIFICATION_XID, 0, body, False, frame, True))
         if self._eventSize > UNREAD_EVENTS_SIZE_MAX:
-            self._log.warn(
+            self._server.clientLog.warn(
                 "The connection {connection} does not read its watch events, and is closed:"
                 " {size} bytes wait",
                 connection=self,

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.protocol import Factory
@@ -87,6 +87,13 @@ class ServerSettings:
         return 2 * self.tickMs
 
 
+class ClientLog(Protocol):
+    """Where lines go that clients cause: a logger that bounds their rate."""
+
+    def warn(self, format: str, **fields: object) -> None:
+        """As L{Logger.warn}. The formats of this server are few."""
+
+
 @dataclass
 class ServerCounters:
     """Requests that were received, and answers and events that were sent."""
@@ -103,6 +110,7 @@ class ZookeeperServer(Factory):
     @ivar commits: what takes transactions to the disk.
     @ivar waiting: connections with answers that wait.
     @ivar memory: of large frames on their way.
+    @ivar clientLog: where lines go that clients cause.
     @ivar isServing: whether connections are taken.
     """
 
@@ -116,6 +124,7 @@ class ZookeeperServer(Factory):
         submit: Submit,
         submitSnapshot: Submit,
         randomBytes: Callable[[int], bytes],
+        clientLog: ClientLog,
         settings: ServerSettings = ServerSettings(),  # it is frozen
     ) -> None:
         """
@@ -124,8 +133,10 @@ class ZookeeperServer(Factory):
         @param submit: runs a function on the log's worker, which has one thread.
         @param submitSnapshot: runs a function on another worker.
         @param randomBytes: gives unpredictable bytes, for the passwords of sessions.
+        @param clientLog: gets the lines that clients cause.
         """
         self.settings = settings
+        self.clientLog = clientLog
         self.tree = DataTree()
         self.watches: Watches = Watches()
         self.memory = MemoryBudget(FRAMES_SIZE_MAX)
@@ -240,7 +251,7 @@ class ZookeeperServer(Factory):
         if not self.isServing:
             return False
         if len(self.connections) >= self.settings.connectionCountMax:
-            self._log.warn(
+            self.clientLog.warn(
                 "The connection {connection} is refused: there are {count}, as many as may be",
                 connection=connection,
                 count=len(self.connections),
@@ -277,7 +288,7 @@ class ZookeeperServer(Factory):
         """Begin a session, or go on with one."""
         settings = self.settings
         if request.lastZxid > self.tree.zxid:
-            self._log.warn(
+            self.clientLog.warn(
                 "The connection {connection} is refused: its client has seen transaction"
                 " {seen:#x}, and the last one here is {last:#x}: it comes from another server",
                 connection=connection,
@@ -298,7 +309,7 @@ class ZookeeperServer(Factory):
             self._attach(connection, sessionId, timeoutMs)
             connection.acceptSession(zxid, timeoutMs, password, request.knowsReadOnly)
         else:
-            self._log.warn(
+            self.clientLog.warn(
                 "The connection {connection} is refused: there are {count} sessions, as many as"
                 " may be",
                 connection=connection,
@@ -354,8 +365,15 @@ class ZookeeperServer(Factory):
                 self.touch(connection.client.sessionId)
         running = self._runningSeconds()
         silent = {each for each, end in self._deadlines.items() if end <= running}
-        for sessionId in silent & self._silent:  # sockets were read since the last tick
+        expired = sorted(silent & self._silent)  # sockets were read since the last tick
+        for sessionId in expired:
             self._expire(sessionId)
+        if expired:
+            self._log.info(
+                "{count} sessions have expired, {first:#x} first",
+                count=len(expired),
+                first=expired[0],
+            )
         self._silent = silent
         self._closeIdle(now)
         if now - self._lastContainerCheck >= CONTAINER_CHECK_MS / 1000:
@@ -365,7 +383,6 @@ class ZookeeperServer(Factory):
 
     def _expire(self, sessionId: int) -> None:
         connection = self._connectionOf.get(sessionId)
-        self._log.info("The session {sessionId:#x} has expired", sessionId=sessionId)
         self.closeSession(sessionId)
         if connection is not None:
             connection.close()
@@ -380,7 +397,7 @@ class ZookeeperServer(Factory):
             sessionId = connection.client.sessionId
             if not sessionId:
                 if now - connection.connectedAt > FIRST_FRAME_MS_MAX / 1000:
-                    self._log.warn(
+                    self.clientLog.warn(
                         "The connection {connection} has begun no session, and is closed",
                         connection=connection,
                     )

@@ -13,7 +13,9 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.logger import Logger
 
+from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from pylogbroker.testing.worker import ManualWorker
 from pylogbroker.zookeeper.server.connection import ZookeeperConnection
@@ -169,6 +171,7 @@ class ServerBench:
             self.worker.submit,
             self.snapshotWorker.submit,
             self._password,
+            RateLimitedLogger(self.clock, Logger()),
             self.settings,
         )
 

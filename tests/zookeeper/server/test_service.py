@@ -11,7 +11,7 @@ from typing import Any
 
 from kazoo.protocol import serialization as wire
 from twisted.internet.defer import Deferred
-from twisted.logger import globalLogPublisher
+from twisted.logger import Logger, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ZookeeperError
@@ -425,6 +425,28 @@ class LimitTests(ServerCase):
         self.assertEqual([each.error for each in client.replies()], [UNIMPLEMENTED])
         self.assertFalse(client.isClosed)
         self.assertLogged("unknown type")
+
+    def test_logRate(self) -> None:
+        """What clients cause is one line of a kind in ten seconds."""
+        client = self.bench.client()
+        for _ in range(50):
+            client.raw(77)
+        self.assertEqual(len([each for each in self.logged if "unknown type" in each]), 1)
+        self.bench.clock.advance(10)
+        self.bench.client().raw(78)
+        self.assertEqual(len([each for each in self.logged if "unknown type" in each]), 2)
+
+    def test_logLength(self) -> None:
+        """A line quotes little of what a client sent."""
+        events: list[Any] = []
+        self.patch(self.bench.server, "clientLog", Logger(observer=events.append))
+        client = self.bench.client()
+        scheme = b"x" * 500_000
+        client.raw(100, struct.pack(">ii", 0, len(scheme)) + scheme + struct.pack(">i", 0))
+        (event,) = events
+        text = formatEvent(event)
+        self.assertIn("no authentication by the scheme 'xxx", text)
+        self.assertLess(len(text), 500)
 
     def test_connections(self) -> None:
         """A connection too many is closed at once."""
