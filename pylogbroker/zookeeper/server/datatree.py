@@ -124,6 +124,7 @@ class DataTree:
         self.sessions: dict[int, Session] = {}
         self.size = 0
         self._children: dict[str, dict[str, None]] = {}
+        self._descendantCounts: dict[str, int] = {}
         self._owned: dict[int, dict[str, None]] = {}
         self._undo: list[tuple[str, Node | None]] = []
         self._sharedAcls: dict[tuple[Acl, ...], tuple[Acl, ...]] = {}
@@ -158,14 +159,7 @@ class DataTree:
 
     def descendantCount(self, path: str) -> int:
         """How many nodes are below a node."""
-        count, left = 0, [path]
-        while left:
-            parent = left.pop()
-            prefix = parent if parent == "/" else parent + "/"
-            found = [prefix + name for name in self._children.get(parent, ())]
-            count += len(found)
-            left += found
-        return count
+        return self._descendantCounts.get(path, 0)
 
     def ephemeralCount(self) -> int:
         return sum(map(len, self._owned.values()))
@@ -302,15 +296,28 @@ class DataTree:
         if old is None and node is not None:
             self.size += _NODE_SIZE + 2 * len(path)
             _add(self._children, parentOf(path), nameOf(path))
+            self._countDescendants(path, 1)
             if node.owner:
                 _add(self._owned, node.owner, path)
         elif old is not None and node is None:
             self.size -= _NODE_SIZE + 2 * len(path)
             _remove(self._children, parentOf(path), nameOf(path))
+            self._countDescendants(path, -1)
             if old.owner:
                 _remove(self._owned, old.owner, path)
         self.size += _contentSize(node) if node is not None else 0
         self.size -= _contentSize(old) if old is not None else 0
+
+    def _countDescendants(self, path: str, change: int) -> None:
+        """A node has come or gone: count it in all nodes above."""
+        counts = self._descendantCounts
+        while path != "/":
+            path = parentOf(path)
+            count = counts.get(path, 0) + change
+            if count:
+                counts[path] = count
+            else:
+                del counts[path]
 
 
 def _contentSize(node: Node) -> int:

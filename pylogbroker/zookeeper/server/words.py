@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION = "3.9.0"
 """The version of ZooKeeper whose protocol this server speaks."""
 
+DUMP_LINE_COUNT_MAX = 10_000
+"""Lines of C{dump}, about: sessions and their nodes."""
+
 VERSION = f"{PROTOCOL_VERSION}-pylogbroker-{__version__}"
 
 
@@ -85,8 +88,15 @@ def _dump(server: ZookeeperServer) -> str:
     tree = server.tree
     lines = [f"Sessions ({len(tree.sessions)}):"]
     for sessionId in tree.sessions:
+        left = DUMP_LINE_COUNT_MAX - len(lines)
+        if left <= 0:
+            lines.append("(and more)")
+            break
+        paths = tree.ephemerals(sessionId)
         lines.append(f"{sessionId:#x}:")
-        lines += [f"\t{path}" for path in tree.ephemerals(sessionId)]
+        lines += [f"\t{path}" for path in paths[:left]]
+        if len(paths) > left:
+            lines.append(f"\t(and {len(paths) - left} more)")
     return "\n".join(lines) + "\n"
 
 

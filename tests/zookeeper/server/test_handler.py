@@ -381,6 +381,11 @@ class ReadTests(HandlerCase):
         self.assertEqual(self.raw(104, string("/a")).body, struct.pack(">i", 2))
         self.assertEqual(self.raw(104, string("/")).body, struct.pack(">i", 6))
         self.assertEqual(self.raw(104, string("/x")).error, NO_NODE)
+        self.result(wire.Delete("/a/b/c", -1))
+        self.assertEqual(self.raw(104, string("/a")).body, struct.pack(">i", 1))
+        self.bench.kill()
+        tree = self.bench.server.tree
+        self.assertEqual([tree.descendantCount(each) for each in ("/", "/a", "/a/b")], [5, 1, 0])
 
 
 class AclTests(HandlerCase):

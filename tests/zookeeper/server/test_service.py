@@ -15,7 +15,7 @@ from twisted.logger import Logger, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ZookeeperError
-from pylogbroker.zookeeper.server import connection, groupcommit
+from pylogbroker.zookeeper.server import connection, groupcommit, words
 from pylogbroker.zookeeper.server.connection import FRAME_SIZE_MAX
 from tests.zookeeper.server.serverbench import TICK_MS, Peer, ServerBench, create
 
@@ -786,6 +786,19 @@ class WordTests(ServerCase):
         self.assertIn("zookeeper.version=3.9.0", self.ask(b"envi"))
         self.assertIn(f"{client.sessionId:#x}:\n\t/e\n", self.ask(b"dump"))
         self.assertEqual(self.ask(b"wchs"), "Total watches:1\n")
+
+    def test_dumpLimit(self) -> None:
+        """A dump ends after some lines, and says how much it leaves out."""
+        self.patch(words, "DUMP_LINE_COUNT_MAX", 5)
+        first, second, _ = (self.bench.client() for _ in range(3))
+        self.bench.ask(first, create("/a", b"", EPHEMERAL))
+        for i in range(6):
+            self.bench.ask(second, create(f"/b{i}", b"", EPHEMERAL))
+        self.assertEqual(
+            self.ask(b"dump"),
+            f"Sessions (3):\n{first.sessionId:#x}:\n\t/a\n{second.sessionId:#x}:\n\t/b0\n\t/b1\n"
+            "\t(and 4 more)\n(and more)\n",
+        )
 
     def test_session(self) -> None:
         """Within a session the same bytes are a frame's size."""
