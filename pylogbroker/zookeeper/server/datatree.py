@@ -305,6 +305,9 @@ class DataTree:
             self._countDescendants(path, -1)
             if old.owner:
                 _remove(self._owned, old.owner, path)
+        if old is not None and node is not None and old.acls is node.acls:  # the usual change
+            self.size += len(node.data or b"") - len(old.data or b"")
+            return
         self.size += _contentSize(node) if node is not None else 0
         self.size -= _contentSize(old) if old is not None else 0
 

@@ -4,7 +4,8 @@ sync. The log belongs to a worker of one thread, so that the reactor never waits
 a module of its own, since it knows no session and no request.
 
 A snapshot is a copy of the tree that another worker writes. It gets its name when the log is synced
-up to its transaction (L{pylogbroker.zookeeper.server.transactionlog}).
+up to its transaction (L{pylogbroker.zookeeper.server.transactionlog}). A stop writes one, too, if
+the next start had much to read otherwise.
 """
 
 from __future__ import annotations
@@ -164,7 +165,11 @@ class GroupCommit:
             self._fireWaiters()
 
     async def stop(self) -> None:
-        """Write what waits, and close the log. Fails with L{StorageError}."""
+        """
+        Write what waits, a snapshot if it is worth its time, and close the log.
+
+        @raise StorageError: the log could not be closed in order; the next start recovers it.
+        """
         self._isStopping = True
         if self._turn is not None:
             self._turn.cancel()
@@ -173,4 +178,7 @@ class GroupCommit:
             idle: Deferred[None] = Deferred()
             self._idleWaiters.append(idle)
             await idle
+        if self._transactionLog.isLastSnapshotDue and not self.hasFailed:
+            self._isSnapshotting = True
+            await self._snapshot()
         await self._submit(self._transactionLog.close)

@@ -62,6 +62,8 @@ TRANSACTION_SIZE_MAX = 8 << 20
 SNAPSHOT_COUNT = 2
 SNAPSHOT_TRANSACTION_COUNT = 100_000
 SNAPSHOT_LOG_SIZE_MIN = 16 << 20
+LAST_SNAPSHOT_TRANSACTION_COUNT = 1_000
+"""Transactions behind the last snapshot that make one worth its time when the server stops."""
 
 _LIMITS = CheckLimits(payloadSizeMax=SEGMENT_SIZE_MAX)
 _SNAPSHOT_PREFIX = "snapshot."
@@ -153,6 +155,16 @@ class TransactionLog:
         return self._zxid - self._snapshotZxid >= self._snapshotCount or (
             self._sinceSize >= max(SNAPSHOT_LOG_SIZE_MIN, 2 * self._snapshotSize)
         )
+
+    @property
+    def isLastSnapshotDue(self) -> bool:
+        """
+        Whether a snapshot before the end saves the next start more than it costs: much has come
+        since the last one, also beside what a new one has to write again.
+        """
+        count = self._zxid - self._snapshotZxid
+        isWorthIt = 4 * self._sinceSize >= self._snapshotSize
+        return count >= LAST_SNAPSHOT_TRANSACTION_COUNT and isWorthIt
 
     # -- opening
 

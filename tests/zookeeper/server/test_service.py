@@ -15,8 +15,9 @@ from twisted.logger import Logger, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ZookeeperError
-from pylogbroker.zookeeper.server import connection, groupcommit, words
+from pylogbroker.zookeeper.server import connection, groupcommit, transactionlog, words
 from pylogbroker.zookeeper.server.connection import FRAME_SIZE_MAX
+from pylogbroker.zookeeper.server.transactions import Transaction
 from tests.zookeeper.server.serverbench import TICK_MS, Peer, ServerBench, create
 
 NO_NODE = -101
@@ -741,6 +742,58 @@ class SnapshotTests(SynchronousTestCase):
         bench.worker.performAll()
         bench.stop()
         self.assertEqual(len(self.names("snapshots")), 1)
+
+    def stopAfter(self, count: int) -> None:
+        """A server that writes no snapshot before it stops."""
+        self.patch(transactionlog, "LAST_SNAPSHOT_TRANSACTION_COUNT", 30)
+        bench = self.bench = ServerBench()
+        bench.start()
+        client = bench.client()
+        for i in range(count):
+            bench.ask(client, create(f"/{i}", b"", EPHEMERAL))
+        bench.stop()
+
+    def test_atStop(self) -> None:
+        """A stop writes one, and the next start reads no log."""
+        self.stopAfter(40)
+        bench = self.bench
+        self.assertEqual(self.names("snapshots"), [f"snapshot.{41:016x}"])
+        read: list[bytes] = []
+        decode = transactionlog.decodeTransaction
+
+        def count(data: bytes) -> Transaction:
+            read.append(data)
+            return decode(data)
+
+        self.patch(transactionlog, "decodeTransaction", count)
+        bench.make()
+        bench.start()
+        self.assertEqual((len(bench.server.tree.nodes), len(read)), (44, 0))
+        bench.ask(bench.client(), create("/more"))
+        bench.kill()
+        self.assertEqual((len(bench.server.tree.nodes), len(read)), (45, 2))
+
+    def test_fewAtStop(self) -> None:
+        """It writes none for a few transactions, or behind a snapshot that has them."""
+        self.stopAfter(20)
+        self.assertEqual(self.names("snapshots"), [])
+        self.stopAfter(40)
+        self.bench.make()
+        self.bench.start()
+        self.bench.stop()
+        self.assertEqual(len(self.names("snapshots")), 1)
+
+    def test_failsAtStop(self) -> None:
+        """A stop without room for it says so, and closes the log in order."""
+        bench = self.bench
+        self.patch(transactionlog, "LAST_SNAPSHOT_TRANSACTION_COUNT", 5)
+        self.fill(bench.client(), 9)
+        bench.fileSystem.fail("fsync", f"{10:016x}.tmp", errno.ENOSPC)
+        bench.stop()
+        self.assertEqual(self.names("snapshots"), [])
+        bench.make()
+        bench.start()
+        self.assertEqual(bench.server.tree.zxid, 10)
 
     def test_diskFailsMeanwhile(self) -> None:
         """A snapshot of what could not be logged gets no name."""
