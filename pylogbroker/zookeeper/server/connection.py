@@ -4,7 +4,9 @@ A client's connection: frames in, frames out, in order.
 B{What holds a connection back.} It takes no further request while too much waits for the disk (its
 own answers, or the transactions of all clients), while the client does not read, while the server
 stops, and, for a large frame, until the memory that all connections share has room for it. Then it
-does not read from the socket, and TCP holds the client back.
+does not read from the socket, and TCP holds the client back. So it does, too, when answers that
+wait or are unread take all the memory that those of all connections may have, and the next request
+wants a large answer; small ones go on.
 
 B{An answer waits} until the transaction that it tells of is synced. Everything behind it waits,
 too, so that a client never sees an answer before an earlier one.
@@ -29,6 +31,7 @@ from pylogbroker.zookeeper.server.requests import (
     EmptyRequest,
     KeeperCode,
     OpCode,
+    Request,
     decodeConnect,
     decodeRequest,
     encodeConnected,
@@ -50,8 +53,14 @@ HELD_COUNT_MAX = 1_000
 HELD_SIZE_MAX = 1 << 20
 """Answers of a connection that wait; above either, it takes no request."""
 
+SMALL_ANSWER_SIZE = 64 << 10
+"""Bytes of an answer that needs no room in the memory of all answers."""
+
 UNREAD_EVENTS_SIZE_MAX = 4 << 20
-"""Bytes of watch events that wait; above, the connection is closed."""
+"""
+Bytes of watch events that wait; above, the connection is closed; so it is above
+L{SMALL_ANSWER_SIZE} when there is no room for answers.
+"""
 
 LOGGED_LENGTH_MAX = 200
 """Characters of a reason in a log line: it may quote what the client sent."""
@@ -97,12 +106,14 @@ class ZookeeperConnection(Protocol):
         self._received = bytearray()
         self._held: deque[_Held] = deque()
         self._heldSize = 0
+        self._unreadSize = 0
         self._eventSize = 0
         self._reservation: Reservation | None = None
         self._isOutputFull = False
         self._isClosing = False
         self._isProcessing = False
         self._isReadPaused = False
+        self._waitsForRoom = False
 
     @property
     def address(self) -> str:
@@ -134,6 +145,8 @@ class ZookeeperConnection(Protocol):
     def connectionLost(self, reason: Any = None) -> None:
         self._isClosing = True
         self._held.clear()
+        self._server.countOutput(-self._heldSize - self._unreadSize)
+        self._heldSize = self._unreadSize = 0
         self._releaseMemory()
         self._server.forget(self)
 
@@ -143,6 +156,7 @@ class ZookeeperConnection(Protocol):
 
     def resumeProducing(self) -> None:
         self._isOutputFull = False
+        self._countRead()
         self.release()
 
     def stopProducing(self) -> None:
@@ -193,6 +207,7 @@ class ZookeeperConnection(Protocol):
             or self._heldSize > HELD_SIZE_MAX
             or self._server.holdsBack(self)
             or self._waitsForMemory
+            or self._waitsForRoom
         )
 
     def _pauseReading(self, isPaused: bool) -> None:
@@ -204,7 +219,8 @@ class ZookeeperConnection(Protocol):
                 self.transport.resumeProducing()
 
     def _takeFrames(self) -> None:
-        received, position = self._received, 0
+        received, position, server = self._received, 0, self._server
+        self._waitsForRoom = False
         while not self._isClosing and len(received) - position >= _HEAD.size:
             if self._isHeldBack:
                 break
@@ -217,17 +233,27 @@ class ZookeeperConnection(Protocol):
             start = position + _HEAD.size
             if len(received) - start < size:
                 if size > SMALL_FRAME_SIZE and self._reservation is None:
-                    self._reservation = self._server.memory.reserve(size, self.process)
+                    self._reservation = server.memory.reserve(size, self.process)
                 break
             frame = bytes(received[start : start + size])
-            position = start + size
-            self._releaseMemory()
-            self._server.counters.receivedCount += 1
-            if self.client.sessionId:
-                self._takeRequest(frame)
-            else:
-                self._server.connectSession(self, decodeConnect(frame))
+            if not self.client.sessionId:
+                connect = decodeConnect(frame)
+                position = self._pass(start + size)
+                server.connectSession(self, connect)
+                continue
+            xid, number, request = decodeRequest(frame)
+            if server.waitsForRoom(self, number, request):
+                self._waitsForRoom = True
+                break
+            position = self._pass(start + size)
+            self._takeRequest(xid, number, request)
         del received[:position]
+
+    def _pass(self, position: int) -> int:
+        """A frame that ends there is taken."""
+        self._releaseMemory()
+        self._server.counters.receivedCount += 1
+        return position
 
     def _releaseMemory(self) -> None:
         reservation, self._reservation = self._reservation, None
@@ -245,8 +271,7 @@ class ZookeeperConnection(Protocol):
         self.transport.loseConnection()
         return True
 
-    def _takeRequest(self, frame: bytes) -> None:
-        xid, number, request = decodeRequest(frame)
+    def _takeRequest(self, xid: int, number: int, request: Request | None) -> None:
         server = self._server
         server.touch(self.client.sessionId)
         if request is None:
@@ -311,7 +336,8 @@ class ZookeeperConnection(Protocol):
         self._eventSize += len(body)
         frame = encodeReply(NOTIFICATION_XID, -1, 0, body)
         self._hold(_Held(zxid, NOTIFICATION_XID, 0, body, False, frame, True))
-        if self._eventSize > UNREAD_EVENTS_SIZE_MAX:
+        isTight = self._server.isOutputFull
+        if self._eventSize > (SMALL_ANSWER_SIZE if isTight else UNREAD_EVENTS_SIZE_MAX):
             self._server.clientLog.warn(
                 "The connection {connection} does not read its watch events, and is closed:"
                 " {size} bytes wait",
@@ -323,6 +349,7 @@ class ZookeeperConnection(Protocol):
     def _hold(self, held: _Held) -> None:
         self._held.append(held)
         self._heldSize += len(held.body)
+        self._server.countOutput(len(held.body))
         if len(self._held) == 1:
             self._send(self._server.commits.syncedZxid)
         if self._held:
@@ -339,6 +366,7 @@ class ZookeeperConnection(Protocol):
         while held and held[0].zxid <= syncedZxid and not self._isOutputFull:
             first = held.popleft()
             self._heldSize -= len(first.body)
+            self._unreadSize += len(first.body)
             if first.isEvent:
                 self._eventSize -= len(first.body)
             frame = first.frame
@@ -352,7 +380,14 @@ class ZookeeperConnection(Protocol):
                 frames.clear()
         if frames:
             self.transport.write(b"".join(frames))
+        if not self._isOutputFull:  # then the transport has little
+            self._countRead()
         if not held:
             self._server.waiting.pop(self, None)
             if self._isClosing:
                 self.close()
+
+    def _countRead(self) -> None:
+        size, self._unreadSize = self._unreadSize, 0
+        if size:
+            self._server.countOutput(-size)

@@ -61,6 +61,9 @@ WATCH_MODES = (WatchKind.PERSISTENT, WatchKind.RECURSIVE)
 RESULTS_SIZE_MAX = 16 << 20
 """Bytes that one request for several reads gives; a large node may be named 50,000 times."""
 
+_SMALL_SIZE = 100
+"""Bytes of an answer without text or data, at most."""
+
 
 class RequestHandler:
     """The requests of all connections of a server."""
@@ -117,6 +120,23 @@ class RequestHandler:
         except RefusedError as error:
             # What it was refused for may be on its way to the disk, as the node that exists.
             connection.answer(xid, self._tree.zxid, error.code)
+
+    def answerSize(self, connection: ZookeeperConnection, number: int, request: Request) -> int:
+        """Bytes of a request's answer, about, or more."""
+        tree = self._tree
+        if isinstance(request, MultiRequest):
+            return sum(self.answerSize(connection, each[0], each[1]) for each in request.operations)
+        if isinstance(request, CreateRequest):
+            return _SMALL_SIZE + len(request.path)
+        if not isinstance(request, ReadRequest) or request.path not in tree.nodes:
+            return _SMALL_SIZE
+        if number == OpCode.GET_DATA:
+            return _SMALL_SIZE + len(tree.nodes[request.path].data or b"")
+        if number in (OpCode.GET_CHILDREN, OpCode.GET_CHILDREN2):
+            return _SMALL_SIZE + _listSize(tree.children(request.path))
+        if number == OpCode.GET_EPHEMERALS:
+            return _listSize(tree.ephemerals(connection.client.sessionId))
+        return _SMALL_SIZE + len(request.path)
 
     # -- changes
 
@@ -351,6 +371,10 @@ class RequestHandler:
             connection.refuseCredentials(xid, error)
             return
         connection.answer(xid, 0)
+
+
+def _listSize(texts: list[str]) -> int:
+    return sum(map(len, texts)) + 4 * len(texts)
 
 
 def _mayAdminister(node: Any, path: str, client: Client) -> bool:

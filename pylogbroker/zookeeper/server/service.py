@@ -31,11 +31,14 @@ from twisted.python.failure import Failure
 
 from pylogbroker.errors import StorageError, ZookeeperError
 from pylogbroker.limits import MemoryBudget
-from pylogbroker.zookeeper.server.connection import ZookeeperConnection
+from pylogbroker.zookeeper.server.connection import (
+    SMALL_ANSWER_SIZE,
+    ZookeeperConnection,
+)
 from pylogbroker.zookeeper.server.datatree import DataTree, Event
 from pylogbroker.zookeeper.server.groupcommit import GroupCommit, Submit
 from pylogbroker.zookeeper.server.handler import RequestHandler
-from pylogbroker.zookeeper.server.requests import PASSWORD_SIZE, ConnectRequest
+from pylogbroker.zookeeper.server.requests import PASSWORD_SIZE, ConnectRequest, Request
 from pylogbroker.zookeeper.server.transactionlog import Entry, Snapshot, TransactionLog
 from pylogbroker.zookeeper.server.transactions import (
     CloseSession,
@@ -55,6 +58,12 @@ WATCHES_SIZE_MAX = 512 << 20
 TREE_SIZE_MAX = 512 << 20
 FRAMES_SIZE_MAX = 64 << 20
 """Bytes of large frames that are on their way, of all connections."""
+
+OUTPUT_SIZE_MAX = 256 << 20
+"""
+Bytes of answers and events, of all connections, that wait or are unread. At this size no request is
+taken whose answer is large; one may exceed it.
+"""
 
 FIRST_FRAME_MS_MAX = 10_000
 CONTAINER_CHECK_MS = 60_000
@@ -153,7 +162,11 @@ class ZookeeperServer(Factory):
             self._onSynced,
             self._fail,
         )
-        self.handle = RequestHandler(self).handle
+        handler = RequestHandler(self)
+        self.handle, self._answerSize = handler.handle, handler.answerSize
+        self._outputSize = 0
+        self._waitingForRoom: dict[ZookeeperConnection, None] = {}
+        self._roomTurn: Any = None
         self._clock = clock
         self._transactionLog = log
         self._submit = submit
@@ -197,12 +210,18 @@ class ZookeeperServer(Factory):
 
         @raise StorageError: the log could not be closed in order; the next start recovers it.
         """
-        self.isServing = False
-        if self._ticking.running:
-            self._ticking.stop()
+        self._stopServing()
         await self.commits.stop()
         for connection in list(self.connections):
             connection.close()
+
+    def _stopServing(self) -> None:
+        self.isServing = False
+        if self._ticking.running:
+            self._ticking.stop()
+        if self._roomTurn is not None:
+            self._roomTurn.cancel()
+            self._roomTurn = None
 
     def whenFailed(self) -> Deferred[NoReturn]:
         """@return: fails with L{ZookeeperError} when the server has ended by itself."""
@@ -218,7 +237,7 @@ class ZookeeperServer(Factory):
         self._failure = Failure(
             ZookeeperError(f"the ZooKeeper server has ended: {failure.getErrorMessage()}")
         )
-        self.isServing = False
+        self._stopServing()
         if failure.check(StorageError):
             self._log.critical(
                 "The transactions cannot be written: {reason}. Nothing was answered that is not on"
@@ -227,8 +246,6 @@ class ZookeeperServer(Factory):
             )
         else:
             self._log.failure("The server has failed: this is a bug", failure)
-        if self._ticking.running:
-            self._ticking.stop()
         for connection in list(self.connections):
             connection.abort()
         waiters, self._failureWaiters = self._failureWaiters, []
@@ -265,6 +282,7 @@ class ZookeeperServer(Factory):
         self.connections.pop(connection, None)
         self.waiting.pop(connection, None)
         self._heldBack.pop(connection, None)
+        self._waitingForRoom.pop(connection, None)
         self._ending.pop(connection, None)
         self.watches.removeAll(connection)
         sessionId = connection.client.sessionId
@@ -276,6 +294,37 @@ class ZookeeperServer(Factory):
         if self.commits.isFull:
             self._heldBack[connection] = None
             return True
+        return False
+
+    # -- the memory of answers
+
+    @property
+    def isOutputFull(self) -> bool:
+        return self._outputSize >= OUTPUT_SIZE_MAX
+
+    def countOutput(self, change: int) -> None:
+        """There are more, or fewer, bytes of answers that wait or are unread."""
+        self._outputSize += change
+        if self._waitingForRoom and not self.isOutputFull and self.isServing:
+            if self._roomTurn is None:  # not at once: the caller is amid its own requests
+                self._roomTurn = self._clock.callLater(0, self._useRoom)
+
+    def _useRoom(self) -> None:
+        self._roomTurn = None
+        for connection in list(self._waitingForRoom):
+            if self.isOutputFull:
+                break
+            self._waitingForRoom.pop(connection, None)
+            connection.process()
+
+    def waitsForRoom(
+        self, connection: ZookeeperConnection, number: int, request: Request | None
+    ) -> bool:
+        """Whether there is no room for a request's answer; the connection goes on when there is."""
+        if self.isOutputFull and request is not None:
+            if self._answerSize(connection, number, request) > SMALL_ANSWER_SIZE:
+                self._waitingForRoom[connection] = None
+                return True
         return False
 
     def answerWord(self, word: bytes) -> str | None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION = "3.9.0"
 """The version of ZooKeeper whose protocol this server speaks."""
 
-DUMP_LINE_COUNT_MAX = 10_000
-"""Lines of C{dump}, about: sessions and their nodes."""
+DUMP_SIZE_MAX = 256 << 10
+"""Characters of C{dump}, about."""
 
 VERSION = f"{PROTOCOL_VERSION}-pylogbroker-{__version__}"
 
@@ -85,18 +85,15 @@ def _envi(server: ZookeeperServer) -> str:
 
 
 def _dump(server: ZookeeperServer) -> str:
-    tree = server.tree
+    tree, size = server.tree, 0
     lines = [f"Sessions ({len(tree.sessions)}):"]
     for sessionId in tree.sessions:
-        left = DUMP_LINE_COUNT_MAX - len(lines)
-        if left <= 0:
-            lines.append("(and more)")
-            break
-        paths = tree.ephemerals(sessionId)
-        lines.append(f"{sessionId:#x}:")
-        lines += [f"\t{path}" for path in paths[:left]]
-        if len(paths) > left:
-            lines.append(f"\t(and {len(paths) - left} more)")
+        for line in (f"{sessionId:#x}:", *(f"\t{each}" for each in tree.ephemerals(sessionId))):
+            size += len(line)
+            if size > DUMP_SIZE_MAX:
+                lines.append("(and more)")
+                return "\n".join(lines) + "\n"
+            lines.append(line)
     return "\n".join(lines) + "\n"
 
 

@@ -15,9 +15,9 @@ from twisted.logger import Logger, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ZookeeperError
-from pylogbroker.zookeeper.server import connection, groupcommit, transactionlog, words
+from pylogbroker.zookeeper.server import connection, groupcommit, service, transactionlog, words
 from pylogbroker.zookeeper.server.connection import FRAME_SIZE_MAX
-from pylogbroker.zookeeper.server.transactions import Transaction
+from pylogbroker.zookeeper.server.transactions import Transaction, decodeTransaction
 from tests.zookeeper.server.serverbench import TICK_MS, Peer, ServerBench, create
 
 NO_NODE = -101
@@ -440,7 +440,8 @@ class LimitTests(ServerCase):
     def test_logLength(self) -> None:
         """A line quotes little of what a client sent."""
         events: list[Any] = []
-        self.patch(self.bench.server, "clientLog", Logger(observer=events.append))
+        observer: Any = events.append
+        self.patch(self.bench.server, "clientLog", Logger(observer=observer))
         client = self.bench.client()
         scheme = b"x" * 500_000
         client.raw(100, struct.pack(">ii", 0, len(scheme)) + scheme + struct.pack(">i", 0))
@@ -628,6 +629,97 @@ class LimitTests(ServerCase):
         bench.settle()
         self.assertEqual([each.error for each in second.replies()], [0])
 
+    def unreadAnswer(self) -> tuple[Peer, Peer]:
+        """A client that does not read its answer, which takes all the memory, and another."""
+        self.patch(service, "OUTPUT_SIZE_MAX", 100_000)
+        bench = self.bench
+        client, other = bench.client(4_000), bench.client(4_000)
+        bench.ask(other, create("/large", bytes(100_000)))
+        bench.ask(other, create("/small", b"s"))
+        write = client.transport.write
+
+        def writeUnread(data: bytes) -> None:
+            write(data)  # the transport calls it when it has too much
+            client.connection.pauseProducing()
+
+        self.patch(client.transport, "write", writeUnread)
+        client.request(wire.GetData("/large", None))
+        return client, other
+
+    def ping(self, peer: Peer, seconds: int) -> None:
+        for _ in range(seconds):
+            peer.send(struct.pack(">ii", -2, 11))
+            self.bench.clock.advance(1)
+
+    def test_room(self) -> None:
+        """
+        While unread answers take all the memory for them, requests for large ones wait, unread, and
+        others go on. They go on when the client reads, or its silence ends its session.
+        """
+        for hasRead in (True, False):
+            bench = self.bench = ServerBench()
+            bench.start()
+            client, other = self.unreadAnswer()
+            self.assertIn(b"s", bench.ask(other, wire.GetData("/small", None)).body)
+            for request in (wire.GetData("/large", None), wire.GetData("/small", None)):
+                other.request(request)
+            self.assertEqual((other.frames(), other.transport.producerState), ([], "paused"))
+            self.ping(other, 20 if not hasRead else 2)
+            if hasRead:
+                client.connection.resumeProducing()
+            else:
+                self.assertTrue(client.transport.isAborted)
+                self.assertNotIn(client.sessionId, bench.server.tree.sessions)
+                client.lose()
+            bench.settle()
+            sizes = [len(each) for each in other.frames()][:2]
+            self.assertGreater(sizes[0], 100_000)
+            self.assertLess(sizes[1], 200)
+            self.assertEqual(other.transport.producerState, "producing")
+
+    def test_largeAnswers(self) -> None:
+        """Every kind of large answer waits for room: data, lists, several reads and changes."""
+        bench = self.bench
+        other = bench.client()
+        bench.ask(other, create("/large", bytes(100_000)))
+        bench.ask(other, create("/small"))
+        for i in range(3):
+            bench.ask(other, create(f"/{i}{30_000 * 'x'}", b"", EPHEMERAL))
+        self.patch(service, "OUTPUT_SIZE_MAX", 0)
+        multi = wire.Transaction([wire.SetData("/small", b"", -1)] * 1_000)
+        requests: list[tuple[int, bytes]] = [
+            (4, bytes(wire.GetData("/large", None).serialize())),
+            (8, bytes(wire.GetChildren("/", None).serialize())),
+            (12, bytes(wire.GetChildren2("/", None).serialize())),
+            (14, bytes(multi.serialize())),
+            (103, struct.pack(">i", 1) + b"/"),
+        ]
+        for opCode, body in requests:
+            client = bench.client(sessionId=other.sessionId, password=other.password)
+            client.raw(opCode, body)
+            bench.settle()
+            self.assertEqual((client.frames(), client.transport.producerState), ([], "paused"))
+            self.assertFalse(client.isClosed)
+            client.lose()
+        other.lose()
+        client = bench.client(sessionId=other.sessionId, password=other.password)
+        for request in (wire.Exists("/large", None), wire.GetChildren("/small", None)):
+            self.assertEqual(bench.ask(client, request).error, 0)
+
+    def test_roomForEvents(self) -> None:
+        """A client that does not read events is closed earlier while there is no room."""
+        self.patch(connection, "SMALL_ANSWER_SIZE", 1_000)
+        self.patch(service, "OUTPUT_SIZE_MAX", 500)
+        bench = self.bench
+        client, other = bench.client(), bench.client()
+        client.raw(106, struct.pack(">i", 2) + b"/a" + struct.pack(">i", 0))
+        bench.settle()
+        client.connection.pauseProducing()
+        bench.ask(other, create("/a"))
+        for _ in range(100):
+            bench.ask(other, wire.SetData("/a", b"x", -1))
+        self.assertTrue(client.transport.isAborted)
+
     def test_splitEverywhere(self) -> None:
         """A client's bytes may come in any pieces."""
         bench = self.bench
@@ -759,11 +851,10 @@ class SnapshotTests(SynchronousTestCase):
         bench = self.bench
         self.assertEqual(self.names("snapshots"), [f"snapshot.{41:016x}"])
         read: list[bytes] = []
-        decode = transactionlog.decodeTransaction
 
         def count(data: bytes) -> Transaction:
             read.append(data)
-            return decode(data)
+            return decodeTransaction(data)
 
         self.patch(transactionlog, "decodeTransaction", count)
         bench.make()
@@ -841,17 +932,16 @@ class WordTests(ServerCase):
         self.assertEqual(self.ask(b"wchs"), "Total watches:1\n")
 
     def test_dumpLimit(self) -> None:
-        """A dump ends after some lines, and says how much it leaves out."""
-        self.patch(words, "DUMP_LINE_COUNT_MAX", 5)
-        first, second, _ = (self.bench.client() for _ in range(3))
+        """A dump has a limit, and says that it leaves something out."""
+        self.patch(words, "DUMP_SIZE_MAX", 60)
+        first, second = self.bench.client(), self.bench.client()
         self.bench.ask(first, create("/a", b"", EPHEMERAL))
-        for i in range(6):
-            self.bench.ask(second, create(f"/b{i}", b"", EPHEMERAL))
-        self.assertEqual(
-            self.ask(b"dump"),
-            f"Sessions (3):\n{first.sessionId:#x}:\n\t/a\n{second.sessionId:#x}:\n\t/b0\n\t/b1\n"
-            "\t(and 4 more)\n(and more)\n",
-        )
+        for i in range(9):
+            self.bench.ask(second, create(f"/b{i}{9 * 'x'}", b"", EPHEMERAL))
+        text = self.ask(b"dump")
+        self.assertIn(f"Sessions (2):\n{first.sessionId:#x}:\n\t/a\n{second.sessionId:#x}:\n", text)
+        self.assertTrue(text.endswith("(and more)\n"), text)
+        self.assertNotIn("/b8", text)
 
     def test_session(self) -> None:
         """Within a session the same bytes are a frame's size."""
