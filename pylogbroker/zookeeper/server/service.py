@@ -310,12 +310,13 @@ class ZookeeperServer(Factory):
                 self._roomTurn = self._clock.callLater(0, self._useRoom)
 
     def _useRoom(self) -> None:
+        """One connection a turn: a large answer takes time."""
         self._roomTurn = None
-        for connection in list(self._waitingForRoom):
-            if self.isOutputFull:
-                break
-            self._waitingForRoom.pop(connection, None)
+        connection = next(iter(self._waitingForRoom), None)
+        if connection is not None and not self.isOutputFull:
+            del self._waitingForRoom[connection]
             connection.process()
+            self.countOutput(0)
 
     def waitsForRoom(
         self, connection: ZookeeperConnection, number: int, request: Request | None

@@ -677,6 +677,31 @@ class LimitTests(ServerCase):
             self.assertLess(sizes[1], 200)
             self.assertEqual(other.transport.producerState, "producing")
 
+    def test_roomInTurn(self) -> None:
+        """All that wait are served, in order, each in a turn of its own."""
+        client, other = self.unreadAnswer()
+        third = self.bench.client()
+        served: list[tuple[Peer, int]] = []
+        turns: list[int] = []
+        callLater = self.bench.clock.callLater
+
+        def countTurns(delay: float, function: Any, *arguments: Any) -> Any:
+            turns.append(0)
+            return callLater(delay, function, *arguments)
+
+        self.patch(self.bench.clock, "callLater", countTurns)
+        for each in (other, third):
+            each.request(wire.GetData("/large", None))
+
+            def write(data: bytes, each: Peer = each) -> None:
+                served.append((each, len(turns)))
+
+            self.patch(each.transport, "write", write)
+        client.connection.resumeProducing()
+        self.assertEqual(served, [])
+        self.bench.settle()
+        self.assertEqual(served, [(other, 1), (third, 2)])
+
     def test_largeAnswers(self) -> None:
         """Every kind of large answer waits for room: data, lists, several reads and changes."""
         bench = self.bench
