@@ -631,6 +631,7 @@ def _fetchOf(found: Any, version: int) -> Any:
             for topic in found.forgottenTopicsData
         ],
         found.rackId,
+        found.replicaState.replicaEpoch if version >= 15 else -1,
     )
 
 

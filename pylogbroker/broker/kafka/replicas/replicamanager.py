@@ -200,18 +200,23 @@ class ReplicaManager:
         self._replicas: dict[Partition, HostedReplica] = {}
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._epoch = -1
-        self._timer: LoopingCall | None = None
-        self._isStopped = False
+        self._timer = LoopingCall(self._tick)
+        self._timer.clock = clock
+        self._isStarted = self._isStopped = False
 
     # -- start and stop
 
     def start(self) -> None:
         """Act on the metadata. The topics have started."""
+        self._isStarted = True
         self._metadata.listen(self._onMetadata)
-        self._timer = LoopingCall(self._tick)
-        self._timer.clock = self._clock
-        intervalMs = min(TICK_MS, self._settings.replicaLagTimeMaxMs // 4 + 1)
-        self._timer.start(intervalMs / 1000, now=False).addErrback(_bug)
+        self._startTicks()
+
+    def _startTicks(self) -> None:
+        """The first replica starts them: a broker that has none needs none."""
+        if self._replicas and self._isStarted and not self._isStopped and not self._timer.running:
+            intervalMs = min(TICK_MS, self._settings.replicaLagTimeMaxMs // 4 + 1)
+            self._timer.start(intervalMs / 1000, now=False).addErrback(_bug)
 
     def stop(self) -> None:
         """
@@ -219,7 +224,7 @@ class ReplicaManager:
         any more.
         """
         self._isStopped = True
-        if self._timer is not None and self._timer.running:
+        if self._timer.running:
             self._timer.stop()
         for fetcher in self._fetchers.values():
             fetcher.stop()
@@ -233,6 +238,7 @@ class ReplicaManager:
         C{controlled.shutdown.max.retries}.
         """
         settings = self._settings
+        self._register()
         if not settings.controlledShutdownEnable or self._epoch < 0:
             return
 
@@ -274,6 +280,7 @@ class ReplicaManager:
         if found is None or found.topic.topicId != topic.topicId:
             found = self._replicas[partition] = HostedReplica(topic, index, partition)
             found.log.isFollowing = True
+            self._startTicks()
         self._follow(found)
 
     def release(self, partition: Partition) -> None:
