@@ -620,7 +620,7 @@ class _Fetch:
             writer.partition(
                 index,
                 errorCode=result.errorCode,
-                logStartOffset=self._startFor(read),
+                logStartOffset=self._startFor(read, result.errorCode),
                 abortedTransactions=aborted,
                 currentLeader=leader,
             )
@@ -641,9 +641,10 @@ class _Fetch:
             divergingEpoch=result.divergingEpoch,
         )
 
-    def _startFor(self, read: _Read) -> int:
-        """With an error, a follower is told the log start, where it may have to begin anew."""
-        return read.partition.log.logStartOffset if self._isReplica and read.partition else -1
+    def _startFor(self, read: _Read, errorCode: int) -> int:
+        """A follower out of range is told the log start, where it may have to begin anew."""
+        isTold = self._isReplica and errorCode == ErrorCode.OFFSET_OUT_OF_RANGE
+        return read.partition.log.logStartOffset if isTold and read.partition else -1
 
     @property
     def _isCommitted(self) -> bool:

@@ -91,7 +91,6 @@ class _Plan:
     ) -> None:
         self._racks = {each: racks[each] or "" for each in sorted(racks)}
         self.replicas = {where: list(current[where]) for where in sorted(current)}
-        self._before = {where: frozenset(each) for where, each in self.replicas.items()}
         self._on: dict[int, dict[TopicPartition, None]] = {each: {} for each in self._racks}
         for where, brokers in self.replicas.items():
             for each in brokers:
@@ -160,9 +159,8 @@ class _Plan:
             isMoving = False
             byCount = sorted(self._racks, key=lambda each: (self._count(each), each))
             for fullest in reversed(byCount):
-                for least in byCount:
-                    if self._count(fullest) < self._count(least) + 2:
-                        break
+                few = self._count(fullest) - 2
+                for least in (each for each in byCount if self._count(each) <= few):
                     found = self._movable(fullest, least)
                     if found is not None:
                         self._put(found, self.replicas[found].index(fullest), least)
@@ -172,8 +170,7 @@ class _Plan:
                     break
 
     def _movable(self, source: int, target: int) -> TopicPartition | None:
-        """A partition that loses no rack; rather one that moves anyway."""
-        best = None
+        """A partition that loses no rack."""
         for where in self._on[source]:
             brokers = self.replicas[where]
             if target in brokers:
@@ -182,10 +179,8 @@ class _Plan:
                 after = [target if each == source else each for each in brokers]
                 if self._rackCount(after) < self._rackCount(brokers):
                     continue
-            if source not in self._before[where]:
-                return where
-            best = best or where
-        return best
+            return where
+        return None
 
     def balanceLeaders(self) -> None:
         """

@@ -161,6 +161,21 @@ class PlanTests(SynchronousTestCase):
         changes = planReassignment(current, racks, replicationFactor=2)
         self.assertEqual(changes[TopicPartition("t", 0)], (1, 2))
 
+    def test_balanceKeepsRacks(self) -> None:
+        """A broker stays the fullest if each of its moves would lose a rack."""
+        racks = {1: "a", 2: "b", 3: "b"}
+        current = partitions((1, 2), (1, 2), (1, 2))
+        after = planned(current, planReassignment(current, racks, isBalancing=True))
+        self.assertEqual([set(each) for each in after.values()], [{1, 3}, {1, 2}, {1, 2}])
+
+    def test_chainOfLeaders(self) -> None:
+        """Without a partition in common, a broker gives leaders to another by way of a third."""
+        racks = {1: "a", 2: "b", 3: "a"}
+        current = partitions((1, 2), (1, 2), (2, 3))
+        after = planned(current, planReassignment(current, racks, isBalancing=True))
+        self.assertEqual([set(each) for each in after.values()], [{1, 2}, {1, 2}, {2, 3}])
+        self.assertEqual({each[0] for each in after.values()}, {1, 2, 3})
+
     @given(clusters())
     def test_leaders(self, cluster: tuple[Assignment, list[int]]) -> None:
         """No chain of exchanges makes the numbers of preferred leaders more equal."""
