@@ -171,7 +171,12 @@ class ReplicaFetcher:
     async def _written(self, replicas: Sequence[HostedReplica]) -> None:
         """Wait until what was fetched is written, but not for long."""
         endMs = self._receiver.nowMs() + WRITE_WAIT_MS
-        while any(map(_isBusy, replicas)) and not self._isStopped:
+        left = [*replicas]
+        while left and not self._isStopped:
+            # Each of perhaps thousands wakes when it is written: those are not looked at again.
+            if not _isBusy(left[-1]):
+                left.pop()
+                continue
             leftMs = endMs - self._receiver.nowMs()
             if leftMs <= 0:
                 return
