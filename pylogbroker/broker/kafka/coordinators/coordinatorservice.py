@@ -151,14 +151,10 @@ class CoordinatorService:
 
     # -- the topic
 
-    async def leaderOf(self, index: int) -> int:
-        """
-        The broker that serves a partition of the topic; L{NO_LEADER}: none does now. Creates the
-        topic if need be.
-        """
-        isThere = await self.awaitTopic()
+    def leaderOf(self, index: int) -> int:
+        """The broker that serves a partition of the topic; L{NO_LEADER}: none does now."""
         topic = self._topics.image.topics.get(self.topicName)
-        if not isThere or topic is None or index >= topic.partitionCount:
+        if topic is None or index >= topic.partitionCount:
             return NO_LEADER
         leader, _ = self._topics.leaderOf(topic, index)
         isUnserved = leader == self._topics.brokerId and index not in self._appenders

@@ -98,7 +98,7 @@ class GroupService(CoordinatorService):
         """The broker that serves a group, or L{NO_LEADER}. Creates the topic if need be."""
         if not await self.awaitTopic():
             return NO_LEADER
-        return await self.leaderOf(self.coordinator.partitionOf(groupId))
+        return self.leaderOf(self.coordinator.partitionOf(groupId))
 
     def _onMetadata(self) -> None:
         """Topics that are gone take their committed offsets along."""

@@ -133,7 +133,7 @@ class TransactionService(CoordinatorService):
         """
         if not await self.awaitTopic():
             return NO_LEADER
-        return await self.leaderOf(self.coordinator.partitionOf(transactionalId))
+        return self.leaderOf(self.coordinator.partitionOf(transactionalId))
 
     # -- what the coordinator asks for
 
