@@ -243,19 +243,6 @@ def shutDownBroker(image: MetadataImage, brokerId: int, epoch: int) -> Answer:
     return ErrorCode.NONE, draft.records
 
 
-def ledPartitions(image: MetadataImage, brokerId: int) -> list[PartitionKey]:
-    """
-    The partitions that a broker leads. One that stops waits until there are none, or gives up
-    waiting: those that no other replica can lead stay.
-    """
-    return [
-        (topic.topicId, number)
-        for topic in image.topics.values()
-        for number, partition in enumerate(topic.partitions)
-        if partition.leader == brokerId
-    ]
-
-
 def hostedPartitions(image: MetadataImage, brokerId: int) -> list[PartitionKey]:
     """The partitions that a broker is to have."""
     return [
