@@ -8,7 +8,7 @@ image changes when the log has the records, and only then is the caller told.
 
 The changes of a log are numbered, and the image is that of a number. A change is written as the
 next one. Where another broker has written that first, the image takes over its change, and the
-decisions are made anew: so each is made on the image of all changes before it, whoever writes.
+decisions are made anew: so each is made on the image of all changes before it, by any broker.
 
 While a change is written, later ones wait; what waits is written together. So decisions see the
 changes of those before them, which no other code sees yet.

@@ -359,7 +359,7 @@ class _Fetch:
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
-        if log.isOffline:  # its end is not what it was, and nobody may be told to drop anything
+        if log.isOffline:  # its end is not what it was: no reader may drop records by it
             raise log.unavailableError("read")
         if wanted.lastFetchedEpoch >= 0:
             if wanted.fetchOffset < log.logStartOffset:

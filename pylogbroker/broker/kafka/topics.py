@@ -148,7 +148,7 @@ class IReplicas(Protocol):
         """This broker has a partition; or the metadata of one that it has have changed."""
 
     def release(self, partition: Partition) -> None:
-        """It is not to be replicated any more, or is to be removed."""
+        """A partition is not to be replicated any more, or is to be removed."""
 
 
 class _Work(NamedTuple):

@@ -4,9 +4,9 @@ that its rules stand beside those of 2011's registration (L{pylogbroker.broker.r
 
 What must be true: while ZooKeeper answers, a broker that serves has an ephemeral node of the
 current session, and the metadata have a registration that was written with that node, in one
-transaction. The number of that change is the I{broker epoch}. So whoever sees the node sees the
-registration at least as late, and the controller can tell a broker that has gone from one that has
-not come yet (L{pylogbroker.replication.controller.fenceAbsent}).
+transaction. The number of that change is the I{broker epoch}. So a broker that sees the node
+sees the registration at least as late, and the controller can tell a broker that has gone from one
+that has not come yet (L{pylogbroker.replication.controller.fenceAbsent}).
 
 With a new session, or when the node was removed, the broker registers anew, in a new epoch. Until
 then the log is not current, and the broker serves nothing that it leads.

@@ -101,7 +101,7 @@ class _Log:
 
     @property
     def flushedOffset(self) -> int:
-        """Of what an acknowledgement promises."""
+        """The end of the records that an acknowledgement may promise."""
         found = self._batches
         return found.flushedOffset if self._isFlushed else found.writtenOffset
 
@@ -126,8 +126,8 @@ class HostedReplica:
     @ivar machine: decides; L{None} before the first registration, and after the release.
     @ivar isWriting: a leader's batches are appended, or the log is truncated.
     @ivar isAsking: a change of the in-sync set is under way.
-    @ivar sent: the last one that was asked for.
-    @ivar fetcher: of the leader that it follows.
+    @ivar sent: the last in-sync set that was asked for.
+    @ivar fetcher: of the leader that the replica follows; L{None}: it follows none.
     """
 
     __slots__ = (
@@ -573,7 +573,7 @@ class ReplicaManager:
         """
         A follower has fetched.
 
-        @raise KafkaError: what it says does not count.
+        @raise KafkaError: what the follower says does not count.
         """
         self._failed(replica)
         machine = replica.machine
@@ -680,7 +680,7 @@ class ReplicaManager:
 
 
 def _inSync(replica: HostedReplica) -> tuple[int, ...]:
-    """As the leader has seen it last."""
+    """The in-sync set, as the leader has seen it last."""
     return () if replica.seen is None else replica.seen.state.partition.inSync
 
 
