@@ -194,7 +194,7 @@ def _drain(
     """Move partitions, or only their leaders, away."""
     leaving: int = options.broker
     current = assignmentOf(partitionsOf(found))
-    hosted = {where: each for where, each in current.items() if leaving in each}
+    hosted = _hosted(found, leaving)
     if isLeadersOnly:
         plan = planLeaders(hosted, leaving)
         alone = sum(len(each) == 1 for each in hosted.values())

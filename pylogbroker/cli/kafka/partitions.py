@@ -23,6 +23,7 @@ from pylogbroker.cluster.kafka.reassignment import (
     planReassignment,
 )
 from pylogbroker.errors import InvalidReplicaAssignmentError
+from pylogbroker.net.deferreds import batched
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.consumerprotocol import byTopic
@@ -168,13 +169,13 @@ def elect(
     @return: by partition, why there was no election; L{None} also where none was needed any more.
     """
     cls = messages.ElectLeadersRequest
-    wanted, outcomes = list(places), dict[TopicPartition, ResponseError | None]()
-    for first in range(0, len(wanted), BATCH_COUNT):
+    outcomes: dict[TopicPartition, ResponseError | None] = {}
+    for wanted in batched(places, BATCH_COUNT):
         body = cls(
             electionType=kind,
             topicPartitions=[
                 cls.TopicPartitions(topic=name, partitions=numbers)
-                for name, numbers in byTopic(wanted[first : first + BATCH_COUNT]).items()
+                for name, numbers in byTopic(wanted).items()
             ],
             timeoutMs=timeoutMs,
         )
@@ -335,10 +336,9 @@ def alterReassignments(
     """
     cls = messages.AlterPartitionReassignmentsRequest
     refused: dict[TopicPartition, ResponseError] = {}
-    wanted = list(plan)
-    for first in range(0, len(wanted), BATCH_COUNT):
+    for wanted in batched(plan, BATCH_COUNT):
         topics = []
-        for name, numbers in byTopic(wanted[first : first + BATCH_COUNT]).items():
+        for name, numbers in byTopic(wanted).items():
             topic = cls.ReassignableTopic(name=name)
             for number in numbers:
                 target = plan[TopicPartition(name, number)]
@@ -385,7 +385,8 @@ def _awaitEnd(
     """Wait until no reassignment of some partitions is under way; tell each step."""
     left = len(places) + 1
     while True:
-        moving = [where for where in places if where in reassignments(cluster)]
+        underWay = reassignments(cluster)
+        moving = [where for where in places if where in underWay]
         if not moving:
             break
         if len(moving) < left:

@@ -142,6 +142,15 @@ class MoveTests(ClusterCommandCase):
             "partition", "reassign", path, "--execute", "--save", before
         ))  # fmt: skip
 
+    def test_progress(self) -> None:
+        """One request tells of all reassignments, so that each step of the progress is true."""
+        self.put("b", *[PartitionImage(1, 0, 0, (1,), (1,))] * 4)
+        moves = [{"topic": "b", "partition": each, "replicas": [2]} for each in range(4)]
+        text = json.dumps({"partitions": moves}).encode()
+        errors = self.done("partition", "reassign", "-", "--execute", input=text)[1]
+        for count in range(4):  # one of them is complete behind each request
+            self.assertIn(f"{count} of 4 reassignments complete;", errors)
+
     def test_balance(self) -> None:
         """All brokers get their share, and racks are respected."""
         self.server.setRacks({1: "x", 2: "x", 3: "y"})
@@ -158,7 +167,7 @@ class MoveTests(ClusterCommandCase):
         self.assertEqual([len(each["replicas"]) for each in document["partitions"]], [3] * 4)
 
     def test_cancelled(self) -> None:
-        """What is under way can be watched by nobody, and stopped."""
+        """What is under way can go on without being watched, and can be stopped."""
         self.server.isCatchingUp = False
         text = b'{"partitions": [{"topic": "a", "partition": 1, "replicas": [1, 2]}]}'
         words = ("partition", "reassign", "-")
