@@ -20,8 +20,6 @@ from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.workers import ThreadPoolWorker
 from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.files import RealFileSystem
-from pylogbroker.zookeeper.server.service import ServerSettings, ZookeeperServer
-from pylogbroker.zookeeper.server.transactionlog import TransactionLog
 
 HOST = "127.0.0.1"
 TICK_MS = 500
@@ -52,6 +50,10 @@ class StandaloneZookeeper:
         @param tickMs: a session lasts at least two ticks.
         @param fileSystem: of the data; by default the machine's.
         """
+        # C{dev} without ZooKeeper imports this module, too: its start costs less without these.
+        from pylogbroker.zookeeper.server.service import ServerSettings, ZookeeperServer
+        from pylogbroker.zookeeper.server.transactionlog import TransactionLog
+
         self.port = port
         self._reactor = reactor
         self._directory = os.path.abspath(directory)

@@ -196,13 +196,22 @@ class ImportTests(SynchronousTestCase):
         ).stdout.splitlines()[-1]
 
     def test_ownModule(self) -> None:
-        """A command imports its own module only: C{dev} no producer, no consumer and no kazoo."""
+        """
+        A command imports its own module only: C{dev} no producer, no consumer, no kazoo and no
+        ZooKeeper server.
+        """
         prefix = "pylogbroker.cli.commands."
         self.assertEqual(
             self.python("dev", "--help", show=f"[x for x in sys.modules if {prefix!r} in x]"),
             str([prefix + "dev"]),
         )
-        others = "kazoo", "twisted.web.client", "pylogbroker.producer", "pylogbroker.consumer"
+        others = (
+            "kazoo",
+            "twisted.web.client",
+            "pylogbroker.producer",
+            "pylogbroker.consumer",
+            "pylogbroker.zookeeper.server",
+        )
         self.assertEqual(
             self.python("dev", "--help", show=f"[x for x in {others!r} if x in sys.modules]"), "[]"
         )
