@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from enum import IntEnum
-from typing import TypeVar
 
 from pylogbroker.zookeeper.server.datatree import (
     CHILDREN_CHANGED,
@@ -23,8 +22,6 @@ from pylogbroker.zookeeper.server.datatree import (
     parentOf,
 )
 from pylogbroker.zookeeper.server.requests import SetWatchesRequest
-
-W = TypeVar("W", bound=Hashable)
 
 
 class WatchKind(IntEnum):
@@ -43,17 +40,17 @@ _ANY_KIND = 3
 """On the wire: a client removes its watches of all kinds."""
 
 
-class WatchTable(dict[str, dict[W, None]]):
+class WatchTable(dict[str, dict[Hashable, None]]):
     """The watchers of one kind, by path."""
 
-    def add(self, path: str, watcher: W) -> bool:
+    def add(self, path: str, watcher: Hashable) -> bool:
         """Returns whether it is new."""
         watchers = self.setdefault(path, {})
         isNew = watcher not in watchers
         watchers[watcher] = None
         return isNew
 
-    def discard(self, path: str, watcher: W) -> bool:
+    def discard(self, path: str, watcher: Hashable) -> bool:
         """Returns whether it was there."""
         watchers = self.get(path, {})
         wasThere = watcher in watchers
@@ -74,9 +71,7 @@ class Watches:
 
     def __init__(self) -> None:
         self.count = self.size = 0
-        self._tables: dict[WatchKind, WatchTable[Hashable]] = {
-            kind: WatchTable() for kind in WatchKind
-        }
+        self._tables: dict[WatchKind, WatchTable] = {kind: WatchTable() for kind in WatchKind}
         self._paths: dict[Hashable, dict[tuple[WatchKind, str], None]] = {}
         self._sizes: dict[Hashable, int] = {}
 
@@ -117,11 +112,7 @@ class Watches:
         @param isTest: remove nothing.
         @return: whether there were some.
         """
-        kinds = (
-            (WatchKind.CHILDREN, WatchKind.DATA, WatchKind.PERSISTENT, WatchKind.RECURSIVE)
-            if number == _ANY_KIND
-            else (WatchKind(number),)
-        )
+        kinds = tuple(WatchKind) if number == _ANY_KIND else (WatchKind(number),)
         if isTest:
             return any((kind, path) in self._paths.get(watcher, ()) for kind in kinds)
         return sum(self._discard(kind, path, watcher) for kind in kinds) > 0
