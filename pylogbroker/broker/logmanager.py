@@ -81,7 +81,7 @@ _MINUTE_MS = 60_000
 
 class ReplicaProgress(NamedTuple):
     """
-    What a leader learns from another replica's fetch.
+    The progress of another replica, as its fetch tells the leader.
 
     @ivar replicaEpoch: the broker epoch of the replica; -1: it does not say.
     @ivar offset: that log has everything below, as this one has.

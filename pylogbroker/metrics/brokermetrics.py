@@ -109,7 +109,7 @@ class ThrottledPartition(NamedTuple):
 
 class ClusterSnapshot(NamedTuple):
     """
-    What a broker knows of its cluster of today's Kafka.
+    The state of the cluster of today's Kafka, as a broker knows it.
 
     @ivar leaderCount: partitions that it leads.
     @ivar replicaCount: partitions that it has.
@@ -451,7 +451,7 @@ def brokerFamilies(picture: BrokerSnapshot, version: str) -> list[Family]:
 
 
 def _cluster(cluster: ClusterSnapshot | None) -> Iterable[Family]:
-    """What the broker knows of its cluster."""
+    """The metrics of the cluster."""
     if cluster is not None:
         values = cluster._asdict()
         for name, field, sentence in _CLUSTER_FIGURES:

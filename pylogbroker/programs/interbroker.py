@@ -71,7 +71,7 @@ def interBrokerClients(
     reactor: Any, settings: BrokerSettings, endpoint: MakeEndpoint | None = None
 ) -> ConnectBroker:
     """
-    What makes a broker's clients of other brokers.
+    The factory of a broker's clients of other brokers.
 
     @param endpoint: makes the endpoint of a host and a port; by default TCP, or TLS if the listener
         has it.

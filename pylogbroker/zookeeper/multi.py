@@ -1,6 +1,5 @@
 """
-What the ZooKeeper client and its fake share about C{multi}: the texts of operations, and the limit
-of their size.
+The error texts of C{multi}, and the limit of its size, for the ZooKeeper client and its fake.
 """
 
 from __future__ import annotations

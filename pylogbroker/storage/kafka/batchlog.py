@@ -27,9 +27,9 @@ B{Replicas.} The high watermark of a replicated partition is the least log end o
 replicas. It moves only as the log is told (C{setHighWatermark}), on the leader and on followers,
 and begins with its checkpoint after a start. Everything that ends at the high watermark (reads, the
 last stable offset, retention, compaction) ends there for replicas as for a single log. A follower
-appends its leader's batches as they are (C{appendAsFollower}), with their
-offsets and epochs. It truncates its log where that is not the leader's
-(L{pylogbroker.storage.kafka.truncation}, L{pylogbroker.storage.kafka.epochs}).
+appends its leader's batches as they are (C{appendAsFollower}), with their offsets and epochs. It
+truncates its log where that is not the leader's (L{pylogbroker.storage.kafka.truncation},
+L{pylogbroker.storage.kafka.epochs}).
 
 B{Files beside the segments.} Rolls and the orderly close write a snapshot of the producers, the
 aborted transactions and the epochs, behind the sync of the segment: none is ever ahead of the

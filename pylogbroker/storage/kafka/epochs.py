@@ -40,7 +40,7 @@ UNDEFINED = EpochStart(-1, -1)
 
 class Truncation(NamedTuple):
     """
-    What follows for a follower from a leader's answer.
+    The end that a leader's answer sets for a follower's log.
 
     @ivar offset: where its log must end; its log end if nothing is to be cut.
     @ivar isComplete: whether the log is then the leader's up to its end. If not, the leader must be
@@ -174,8 +174,8 @@ def divergence(
 
 def truncationFor(epochs: LeaderEpochs, logEndOffset: int, answer: EpochStart) -> Truncation:
     """
-    What a follower does with the leader's answer for the epoch of its last record: that of
-    C{OffsetForLeaderEpoch}, or C{DivergingEpoch} of a fetch.
+    The truncation that follows from the leader's answer for the epoch of a follower's last record:
+    that of C{OffsetForLeaderEpoch}, or C{DivergingEpoch} of a fetch.
 
     @param epochs: the follower's.
     @param logEndOffset: the follower's.

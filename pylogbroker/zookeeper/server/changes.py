@@ -1,6 +1,6 @@
 """
-From a client's request to a transaction: every rule by which ZooKeeper refuses a write, in the
-order in which it checks them, so that a client gets the same error from both.
+The rules that make a client's request a transaction, or refuse it: those of ZooKeeper, in the order
+in which ZooKeeper checks them, so that a client gets the same error from both servers.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class RefusedError(PylogbrokerError):
 @dataclass
 class Client:
     """
-    On whose behalf a request is made.
+    The session of a client, and the identities that the client has shown.
 
-    @ivar sessionId: the owner of its ephemeral nodes.
-    @ivar identities: scheme and identity, as it has shown them.
+    @ivar sessionId: the owner of the ephemeral nodes that the client creates.
+    @ivar identities: scheme and identity.
     """
 
     sessionId: int

@@ -51,7 +51,7 @@ _SHARED_ACLS_COUNT_MAX = 10_000
 
 class Event(NamedTuple):
     """
-    What has become of a node, for watches.
+    A change of a node, for watches.
 
     @ivar kind: L{CREATED}, L{DELETED} or L{DATA_CHANGED}; a change of the children follows from
         the other events.

@@ -32,7 +32,7 @@ Submit = Callable[[Callable[[], Any]], Deferred[Any]]
 
 class GroupCommit:
     """
-    What a server does with its L{TransactionLog}.
+    The writer of a server's L{TransactionLog}.
 
     @ivar zxid: the last transaction that was handed in.
     @ivar syncedZxid: the last one that is synced.

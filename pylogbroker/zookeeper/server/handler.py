@@ -1,6 +1,6 @@
 """
-What each request of a session means: reads from the tree, changes, watches, credentials. It is a
-module of its own, so that the server is sessions and life, and this the table of requests.
+The handlers of all requests of a session: reads from the tree, changes, watches, credentials. It is
+a module of its own, so that the server is sessions and life, and this the table of requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Transactions: the changes of a L{pylogbroker.zookeeper.server.datatree.DataTree}, as the log keeps
 them. Each says what becomes of the tree, never what a client wanted, so that applying it needs no
-decision: whoever applies the same transactions in the same order has the same tree.
+decision: the same transactions, applied in the same order, make the same tree.
 """
 
 from __future__ import annotations
