@@ -298,9 +298,11 @@ class ProcessCluster:
             }
         )
         self.servers = self._zookeeper.address
-        await gatherAll([self._startBroker(FIRST_ID + at) for at in range(self._brokerCount)])
+        await gatherAll([self.startBroker(FIRST_ID + at) for at in range(self._brokerCount)])
 
-    async def _startBroker(self, number: int) -> None:
+    @asDeferred
+    async def startBroker(self, number: int) -> None:
+        """As L{LocalCluster.startBroker}; its port stays if the cluster was given one."""
         member = self._brokers[number] = self._member(
             f"broker {number}", f"broker{number}", lambda ended: self._ended(number, ended)
         )

@@ -129,4 +129,4 @@ class RealBench:
         await deferToThread(close)
 
     async def stop(self) -> None:
-        self._port = 1  # where nobody listens
+        self._port = 1  # no server listens there

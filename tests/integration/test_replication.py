@@ -96,7 +96,7 @@ class ReplicationTests(ClientCase):
             await deferLater(reactor, 0.1)
 
     async def acknowledged(self, count: int) -> None:
-        """Wait until so many more messages of our producer are acknowledged."""
+        """Wait until C{count} more messages of our producer are acknowledged."""
         until = len(self.places) + count
         while len(self.places) < until:
             await deferLater(reactor, 0.01)
@@ -166,7 +166,7 @@ class ReplicationTests(ClientCase):
         self.signal(1, "KILL")
         await self.acknowledged(100)
         await self.inSync(2, 3)
-        await self.cluster._startBroker(1)
+        await self.cluster.startBroker(1)
         await self.inSync(1, 2, 3)
 
         self.signal(2, "STOP")
@@ -177,7 +177,7 @@ class ReplicationTests(ClientCase):
         self.signal(3, "TERM")
         await self.acknowledged(100)
         await self.inSync(1, 2)
-        await self.cluster._startBroker(3)
+        await self.cluster.startBroker(3)
         await self.inSync(1, 2, 3)
 
         self.isEnding = True

@@ -63,7 +63,7 @@ class ThreeBrokerTests(ClientCase):
             pass
 
     async def committed(self, count: int, topic: str = "t") -> list[list[bytes]]:
-        """What a reader of committed records finds in each partition, of so many in all."""
+        """The values of C{count} committed records of a topic, by partition."""
         found = await self.consumed(topic, count, isolation_level="read_committed")
         return [
             [each.value or b"" for each in found.get(index, ())] for index in range(PARTITION_COUNT)

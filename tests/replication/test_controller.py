@@ -196,7 +196,7 @@ class ShutdownTests(ImageCase):
         self.assertEqual(shutDownBroker(self.image, 1, 10), (NONE, []))
 
     def test_onlyReplica(self) -> None:
-        """A leader that nobody can replace leads until it is gone."""
+        """A leader that no replica can replace leads until it is gone."""
         self.build(LAST)
         made = self.apply(shutDownBroker(self.image, 1, 10)[1])
         self.assertEqual(made, LAST)
@@ -489,7 +489,7 @@ class SettingsTests(ImageCase):
         self.assertEqual(self.apply(records).eligibleLeaders, ())
 
     def test_higherMinInSync(self) -> None:
-        """A higher min.insync.replicas makes nobody eligible who has left."""
+        """A higher min.insync.replicas makes no replica eligible that has left."""
         self.build(LAST)
         change = self.config("min_insync_replicas", "2")
         self.assertEqual(changeSettings(self.image, [change]), [change])

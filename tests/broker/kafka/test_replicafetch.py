@@ -398,7 +398,7 @@ class AuthorizerTests(ReplicaFetchCase):
 
 
 class RefusalTests(ReplicaFetchCase):
-    """Who gets nothing."""
+    """Fetches that get nothing."""
 
     def refusals(self, **more: Any) -> Sequence[int]:
         """With and without the leader's epoch."""

@@ -107,7 +107,7 @@ class ClusterCase(SynchronousTestCase):
         self.addCleanup(self.end)
 
     def end(self) -> None:
-        """Who is stopped leaves nothing behind."""
+        """A broker that is stopped leaves nothing behind."""
         for each in self.cluster.brokers:
             each.stop()
         self.cluster.run(0.1)

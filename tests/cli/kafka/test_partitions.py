@@ -167,7 +167,7 @@ class MoveTests(ClusterCommandCase):
         self.assertEqual([len(each["replicas"]) for each in document["partitions"]], [3] * 4)
 
     def test_cancelled(self) -> None:
-        """What is under way can go on without being watched, and can be stopped."""
+        """A reassignment goes on where the command does not wait for it, and can be cancelled."""
         self.server.isCatchingUp = False
         text = b'{"partitions": [{"topic": "a", "partition": 1, "replicas": [1, 2]}]}'
         words = ("partition", "reassign", "-")

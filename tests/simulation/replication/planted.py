@@ -209,7 +209,7 @@ def fenceTogether(image: MetadataImage, present: Any, listedAt: int) -> list[Rec
 
 
 def onlyRecords(image: MetadataImage, records: Sequence[Record]) -> list[Record]:
-    """Who is eligible stays so when min.insync.replicas becomes lower."""
+    """An eligible replica stays so when min.insync.replicas becomes lower."""
     return list(records)
 
 

@@ -59,7 +59,7 @@ LAG_MS = 4_000
 CALM_STEP_MS = 100
 CALM_MS_MAX = 60_000
 GIVE_UP_MS = 15_000
-"""After so long without a leader the operator has one elected that may lack records."""
+"""After this time without a leader the operator has one elected that may lack records."""
 PRODUCE_TIMEOUT_MS = 3_000
 CLOCK_RATES = (0.9, 0.97, 1.0, 1.03, 1.1)
 START_MS = 1_000_000

@@ -422,7 +422,7 @@ class AclTests(HandlerCase):
         self.assertEqual(self.error(forbidden[0]), 0)
 
     def test_getAcl(self) -> None:
-        """Who may read a list, but not change it, does not see the digests of passwords."""
+        """A client that may read a list, but not change it, does not see digests of passwords."""
         acls = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
         self.error(create("/a", b"", 0, acls), client=self.owner)
         mine = ACL(31, Id("digest", digest("user", "secret")))

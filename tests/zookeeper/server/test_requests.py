@@ -128,7 +128,7 @@ class RequestTests(SynchronousTestCase):
 
 
 class LiveTests(SynchronousTestCase):
-    """The same at a server."""
+    """Requests with a few bytes changed, at a server."""
 
     @given(st.sampled_from(VALID), st.data())
     def test_costsOnlyItsConnection(self, valid: bytes, data: st.DataObject) -> None:

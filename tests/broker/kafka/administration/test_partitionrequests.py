@@ -408,7 +408,7 @@ class ClusterSettingsTests(ClusterCase):
     """Settings that elections depend on."""
 
     def test_minInSyncLowered(self) -> None:
-        """Nobody is eligible to lead any more, before fewer replicas may commit records."""
+        """No replica is eligible to lead any more, before fewer replicas may commit records."""
         cls = messages.IncrementalAlterConfigsRequest
         self.put(
             PartitionImage(1, 0, 0, (1, 2, 3), (1,), (2,)),
