@@ -4,14 +4,9 @@ Coordinators in random orders of events, and mistakes that the checkers find.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -42,8 +37,8 @@ from tests.simulation.coordinators.groups import GroupWorld
 from tests.simulation.coordinators.migration import MigrationWorld, groupWorld
 from tests.simulation.coordinators.transactions import TransactionWorld
 from tests.simulation.coordinators.world import CoordinatorWorld, simulateCoordinator
+from tests.simulation.seedtests import addSeedTests, outputsByHashes
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SEED_COUNT = 2_000
 EACH_COUNT = 200
 PLANTED_SEED_COUNT_MAX = 500
@@ -101,49 +96,20 @@ class GroupSeedTests(SynchronousTestCase):
             self.assertEqual(simulateCoordinator(MigrationWorld, seed).faults, [])
 
 
-def _seeds(
-    option: str,
-    make: MakeWorld,
-    seeds: range,
-    mustHappen: tuple[str, ...],
-) -> Callable[[SynchronousTestCase], None]:
-    def test(self: SynchronousTestCase) -> None:
-        figures: Counter[str] = Counter()
-        for seed in seeds:
-            outcome = simulateCoordinator(make, seed)
-            figures.update(outcome.figures)
-            if outcome.faults:
-                story = "\n".join([*outcome.steps, *outcome.faults])
-                self.fail(f"python -m tests.simulation {option} --seed {seed}\n{story}")
-        self.assertEqual([name for name in mustHappen if not figures[name]], [])
-
-    test.__doc__ = f"Seeds {seeds.start} to {seeds.stop - 1}; what is to be tested happens."
-    return test
-
-
-for _first in range(0, SEED_COUNT, EACH_COUNT):
-    setattr(
-        GroupSeedTests,
-        f"test_from{_first:04}",
-        _seeds("--groups", groupWorld, range(_first, _first + EACH_COUNT), MUST_HAPPEN),
-    )
-
-
 class TransactionSeedTests(SynchronousTestCase):
     """What must hold of transactions, holds (C{tests.simulation.coordinators.transactions})."""
 
 
-for _first in range(0, SEED_COUNT, EACH_COUNT):
-    setattr(
-        TransactionSeedTests,
-        f"test_from{_first:04}",
-        _seeds(
-            "--transactions",
-            TransactionWorld,
-            range(_first, _first + EACH_COUNT),
-            TRANSACTIONS_MUST_HAPPEN,
-        ),
-    )
+COMMAND = "python -m tests.simulation"
+addSeedTests(GroupSeedTests, groupWorld, SEED_COUNT, EACH_COUNT, MUST_HAPPEN, f"{COMMAND} --groups")
+addSeedTests(
+    TransactionSeedTests,
+    TransactionWorld,
+    SEED_COUNT,
+    EACH_COUNT,
+    TRANSACTIONS_MUST_HAPPEN,
+    f"{COMMAND} --transactions",
+)
 
 
 class PlantedCase(SynchronousTestCase):
@@ -594,16 +560,6 @@ class ReproducibleTests(SynchronousTestCase):
             f"for seed in range({REPEAT_COUNT}):"
             " print(simulateCoordinator(GroupWorld, seed).fingerprint)"
         )
-        outputs = {
-            subprocess.run(
-                [sys.executable, "-c", program],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONHASHSEED": hashSeed},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for hashSeed in ("1", "2")
-        }
+        outputs = set(outputsByHashes(program))
         self.assertEqual(len(outputs), 1)
         self.assertEqual(outputs.pop().count("\n"), REPEAT_COUNT)

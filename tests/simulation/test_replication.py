@@ -4,12 +4,9 @@ A replicated partition in random orders of events and faults, and planted faults
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -17,8 +14,8 @@ from tests.simulation.coordinators.world import simulateCoordinator
 from tests.simulation.replication.planted import PLANTS, Plant
 from tests.simulation.replication.storedlog import StoredWorld
 from tests.simulation.replication.world import ReplicationWorld
+from tests.simulation.seedtests import ROOT, addSeedTests, outputsByHashes
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SEED_COUNT = 300
 EACH_COUNT = 100
 STORED_SEED_COUNT = 150
@@ -69,38 +66,19 @@ class ReplicationSeedTests(SynchronousTestCase):
 
 
 class StoredReplicationSeedTests(SynchronousTestCase):
-    """The same with logs on files that forget what was not synced."""
+    """What must hold of a replicated partition, holds with logs that forget what was not synced."""
 
 
-def _seeds(
-    make: type[ReplicationWorld], seeds: range, option: str = ""
-) -> Callable[[SynchronousTestCase], None]:
-    def test(self: SynchronousTestCase) -> None:
-        figures: Counter[str] = Counter()
-        for seed in seeds:
-            outcome = simulateCoordinator(make, seed)
-            figures.update(outcome.figures)
-            if outcome.faults:
-                story = "\n".join([*outcome.steps, *outcome.faults])
-                self.fail(f"python -m tests.simulation.replication {option}--seed {seed}\n{story}")
-        self.assertEqual([name for name in MUST_HAPPEN if not figures[name]], [])
-
-    test.__doc__ = f"Seeds {seeds.start} to {seeds.stop - 1}; every kind of fault happens."
-    return test
-
-
-for _begin in range(0, SEED_COUNT, EACH_COUNT):
-    setattr(
-        ReplicationSeedTests,
-        f"test_from{_begin:03}",
-        _seeds(ReplicationWorld, range(_begin, _begin + EACH_COUNT)),
-    )
-for _begin in range(0, STORED_SEED_COUNT, STORED_EACH_COUNT):
-    setattr(
-        StoredReplicationSeedTests,
-        f"test_from{_begin:03}",
-        _seeds(StoredWorld, range(_begin, _begin + STORED_EACH_COUNT), "--stored "),
-    )
+COMMAND = "python -m tests.simulation.replication"
+addSeedTests(ReplicationSeedTests, ReplicationWorld, SEED_COUNT, EACH_COUNT, MUST_HAPPEN, COMMAND)
+addSeedTests(
+    StoredReplicationSeedTests,
+    StoredWorld,
+    STORED_SEED_COUNT,
+    STORED_EACH_COUNT,
+    MUST_HAPPEN,
+    f"{COMMAND} --stored",
+)
 
 
 class PlantedReplicationTests(SynchronousTestCase):
@@ -138,17 +116,7 @@ class ReplicationItselfTests(SynchronousTestCase):
             f"print([simulateCoordinator(ReplicationWorld, seed).fingerprint"
             f" for seed in range({REPEAT_COUNT})])"
         )
-        outputs = [
-            subprocess.run(
-                [sys.executable, "-c", program],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONHASHSEED": hashSeed},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for hashSeed in ("1", "2")
-        ]
+        outputs = outputsByHashes(program)
         self.assertEqual(outputs[0], outputs[1])
         self.assertEqual(outputs[0].count(","), REPEAT_COUNT - 1)
 
