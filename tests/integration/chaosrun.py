@@ -1,6 +1,6 @@
 """
 What the chaos trials of both dialects have in common (L{tests.integration.chaos},
-L{tests.integration.kafkachaos}): processes that write down what they see, and an agenda of faults
+L{tests.integration.kafkachaosrun}): processes that write down what they see, and an agenda of faults
 that a seed decides. What comes of a fault depends on the machine, too.
 """
 

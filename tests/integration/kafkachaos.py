@@ -17,7 +17,6 @@ stays so. At the end the broker is killed once more, and the logs must be the sa
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -26,34 +25,13 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.integration.chaosrun import (
-    END_SECONDS_MAX,
-    BrokenError,
-    ChaosRun,
-    Member,
-    steadyPort,
-)
+from tests.integration import kafkachaosrun
+from tests.integration.chaosrun import BrokenError, Member, steadyPort
 from tests.integration.cuttingproxy import ANSWER, REQUEST, CuttingProxy
-from tests.integration.kafkachaosjudge import (
-    BROKER,
-    Allowance,
-    Commit,
-    Entry,
-    Tenure,
-    judgeCopies,
-    judgeGroup,
-    judgeLogs,
-)
+from tests.integration.kafkachaosjudge import BROKER
 from tests.integration.kafkachaosmember import CLICKS, COPIES, placed
-from tests.integration.kafkachaosrecords import (
-    TENURE_WORDS,
-    commitsOf,
-    lateTimesOf,
-    ownedBy,
-    sentBy,
-    tenuresOf,
-)
-from tests.oracle.directoryrecording import readRecords
+from tests.integration.kafkachaosrecords import TENURE_WORDS, lateTimesOf, ownedBy
+from tests.integration.kafkachaosrun import CLIENT_PROPERTIES, COPIERS, KafkaChaosRun, outcomesOf
 
 PARTITION_COUNT = 4
 SESSION_MS = 3_000
@@ -64,20 +42,22 @@ SETTLE_SECONDS = (2 * SESSION_MS + 4 * HEARTBEAT_MS) / 1000
 STOP_SECONDS = SESSION_MS / 1000 + 1.5
 """How long a client is stopped: longer than its session lasts."""
 BROKER_STOP_SECONDS = (1.0, 5.0)
+BROKER_AWAY_SECONDS = (0.0, 3.0)
 SERVICE_SECONDS = 2.0
 """How long the broker is left alone between two faults of it, so that clients can go on."""
 DRAIN_SECONDS_MAX = 600.0
 MEMBER_COUNT_MAX = 4
-CLASSIC, MODERN, COPIERS = "classic", "modern", "copiers"
+CLASSIC, MODERN = "classic", "modern"
 TOPICS = {CLASSIC: CLICKS, MODERN: COPIES, COPIERS: CLICKS}
 """Of each group, the topic that it reads."""
 ASSIGNORS = ("range", "roundrobin", "cooperative-sticky")
 REMOTE_ASSIGNORS = ("uniform", "range")
+BROKER_ID = 0
 STATIC = "static"
 """C{group.instance.id} of one member of the classic group."""
 
 BROKER_PROPERTIES = {
-    "brokerid": "0",
+    "brokerid": str(BROKER_ID),
     "enable.zookeeper": "false",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": str(SESSION_MS),
@@ -90,19 +70,7 @@ BROKER_PROPERTIES = {
     "log.segment.bytes": "1048576",
     "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT",
 }
-CLIENT_PROPERTIES = {
-    "request.timeout.ms": "3000",
-    "socket.connection.setup.timeout.ms": "2000",
-    "retry.backoff.max.ms": "500",
-}
-CONSUMER_PROPERTIES = {
-    **CLIENT_PROPERTIES,
-    "auto.offset.reset": "earliest",
-    "isolation.level": "read_committed",
-    "auto.commit.interval.ms": "500",
-    "max.poll.interval.ms": "20000",
-    "fetch.max.wait.ms": "200",
-}
+CONSUMER_PROPERTIES = {**kafkachaosrun.CONSUMER_PROPERTIES, "max.poll.interval.ms": "20000"}
 CLASSIC_PROPERTIES = {
     "session.timeout.ms": str(SESSION_MS),
     "heartbeat.interval.ms": str(HEARTBEAT_MS),
@@ -169,8 +137,14 @@ class Figures(NamedTuple):
     settledSeconds: float = 0
 
 
-class KafkaChaosTrial(ChaosRun):
+class KafkaChaosTrial(KafkaChaosRun):
     """One run."""
+
+    partitionCount = PARTITION_COUNT
+    groups = TOPICS
+    startSeconds = START_SECONDS
+    awaySeconds = BROKER_AWAY_SECONDS
+    stopSeconds = BROKER_STOP_SECONDS
 
     def __init__(
         self,
@@ -197,13 +171,8 @@ class KafkaChaosTrial(ChaosRun):
             "log.flush.acks.all": str(isFlushed).lower(),
             "log.flush.before.read": str(isFlushed).lower(),
         }
-        self._brokers: list[Member] = []
-        self._isBrokerAway = False
         self._brokerFreeAt = 0.0
-        self._producers: list[Member] = []
-        self._members: list[Member] = []
         self._static: Member | None = None
-        self._logs: dict[str, list[Entry]] = {}
 
     # -- the whole of it
 
@@ -244,9 +213,9 @@ class KafkaChaosTrial(ChaosRun):
         self.figures = self.figures._replace(seconds=seconds, faults=faults)
 
     def _begin(self) -> None:
-        self._launchBroker()
-        self._until(self._isServing, "the broker serves", START_SECONDS)
-        admin = AdminClient({"bootstrap.servers": self._address})
+        self._launchBroker(BROKER_ID)
+        self._until(self._isBrokerServing, "the broker serves", START_SECONDS)
+        admin = AdminClient({"bootstrap.servers": self._bootstrapServers})
         topics = [NewTopic(name, PARTITION_COUNT) for name in (CLICKS, COPIES)]
         for waiting in admin.create_topics(topics).values():
             waiting.result()
@@ -269,7 +238,7 @@ class KafkaChaosTrial(ChaosRun):
         )
 
     @property
-    def _address(self) -> str:
+    def _bootstrapServers(self) -> str:
         return f"127.0.0.1:{self._port}"
 
     def _member(self, name: str, options: dict[str, Any], group: str = "") -> Member:
@@ -443,79 +412,25 @@ class KafkaChaosTrial(ChaosRun):
 
     @property
     def _broker(self) -> Member:
-        return self._brokers[-1]
+        return self._brokers[BROKER_ID][-1]
 
-    def _launchBroker(self) -> None:
+    def _startProcess(self, number: int) -> Member:
         options = {"program": "broker", "properties": self._brokerProperties}
-        self._brokers.append(self._member(f"broker{len(self._brokers)}", options))
+        return self._member(f"broker{len(self._brokers[number])}", options)
 
-    def _isServing(self) -> bool:
-        if not self._broker.isHere:
-            text = self._broker.log.read_text(encoding="utf-8")[-2000:]
-            raise BrokenError(f"{self._broker.name} has ended by itself: {text}")
-        return any(self._broker.lines("serving"))
+    def _isBrokerServing(self) -> bool:
+        return self._isServing(BROKER_ID)
 
-    def _whenFree(self, act: Callable[[], None]) -> bool:
-        """Whether the broker serves, for some time already; otherwise it is done later."""
+    def _take(self, act: Callable[[], None]) -> int | None:
         if self._isBrokerAway or monotonic() < self._brokerFreeAt:
             self._again(act)
-            return False
-        return True
+            return None
+        return BROKER_ID
 
-    def _killBroker(self) -> None:
-        if not self._whenFree(self._killBroker):
-            return
-        self._isBrokerAway = True
-        begin = monotonic()
-        self._broker.kill()
-        self._later(self._random.uniform(0, 3), lambda: self._startBroker(begin, "kill broker"))
-
-    def _startBroker(self, begin: float, what: str) -> None:
-        self._launchBroker()
-
-        def look() -> None:
-            if self._isServing():
-                self._noteBroker(begin, what)
-            else:
-                self._later(0.05, look)
-
-        look()
-
-    def _noteBroker(self, begin: float, what: str, kind: str = "broker") -> None:
-        """It serves again."""
+    def _release(self, kind: str, number: int, begin: float, what: str) -> None:
         self._isBrokerAway = False
         self._brokerFreeAt = monotonic() + SERVICE_SECONDS
         self._note(kind, BROKER, begin, what)
-
-    def _restartBroker(self) -> None:
-        if not self._whenFree(self._restartBroker):
-            return
-        self._isBrokerAway = True
-        begin = monotonic()
-        broker = self._broker
-        broker.leave()
-
-        def goOn() -> None:
-            if broker.isRunning and monotonic() < begin + END_SECONDS_MAX:
-                self._later(0.05, goOn)
-                return
-            self._endWell(broker)
-            self._startBroker(begin, "restart broker")
-
-        goOn()
-
-    def _stopBroker(self) -> None:
-        if not self._whenFree(self._stopBroker):
-            return
-        self._isBrokerAway = True
-        begin = monotonic()
-        self._broker.signal(signal.SIGSTOP)
-
-        def goOn() -> None:
-            self._broker.signal(signal.SIGCONT)
-            self._noteBroker(begin, "stop broker", "stop")
-
-        self._later(self._random.uniform(*BROKER_STOP_SECONDS), goOn)
 
     # -- connections and answers
 
@@ -567,7 +482,7 @@ class KafkaChaosTrial(ChaosRun):
         @return: when the last fault was over.
         """
         self._finishAgenda()
-        self._until(self._isServing, "the broker serves", START_SECONDS)
+        self._until(self._isBrokerServing, "the broker serves", START_SECONDS)
         self._broker.tell({})
         return monotonic()
 
@@ -622,20 +537,7 @@ class KafkaChaosTrial(ChaosRun):
             if member.isHere:
                 member.leave()
                 self._endWell(member)
-        self._logs = self._read(CLICKS)
-        count = sum(map(len, self._logs.values()))
-        copies: dict[str, list[Entry]] = {}
-
-        def isCopied() -> bool:
-            copies.update(self._read(COPIES))
-            return sum(map(len, copies.values())) >= count
-
-        try:
-            self._until(isCopied, f"{count} messages are copied", DRAIN_SECONDS_MAX)
-        except BrokenError as error:
-            self._broken.append(str(error))
-        self._logs |= copies
-        last = {place: entries[-1].offset for place, entries in self._logs.items() if entries}
+        last = self._readLogs(DRAIN_SECONDS_MAX)
         seen: dict[str, dict[str, int]] = {}
 
         def isRead() -> bool:
@@ -657,17 +559,6 @@ class KafkaChaosTrial(ChaosRun):
                 f"the groups were not left alone, and did not stay: {self._settled} became {owners}"
             )
 
-    def _read(self, topic: str, isolation: str = "read_committed") -> dict[str, list[Entry]]:
-        places = [(topic, number) for number in range(PARTITION_COUNT)]
-        records = readRecords(self._address, places, isolation)
-        return {
-            placed(topic, number): [
-                Entry(record[0], record[4].rpartition(".")[0])
-                for record in records[f"{topic}-{number}"]
-            ]
-            for number in range(PARTITION_COUNT)
-        }
-
     def _endMembers(self) -> None:
         for member in self._members:
             if member.isHere:
@@ -675,7 +566,7 @@ class KafkaChaosTrial(ChaosRun):
         for member in self._members:
             self._endWell(member, (0, -signal.SIGKILL))
         for group, topic in TOPICS.items():
-            consumer = Consumer({"bootstrap.servers": self._address, "group.id": group})
+            consumer = Consumer({"bootstrap.servers": self._bootstrapServers, "group.id": group})
             places = [TopicPartition(topic, number) for number in range(PARTITION_COUNT)]
             try:
                 for found in consumer.committed(places, timeout=60):
@@ -698,8 +589,8 @@ class KafkaChaosTrial(ChaosRun):
         """Kill it once more: the logs are the same."""
         self._aborted = self._read(COPIES, "read_uncommitted")
         self._broker.kill()
-        self._launchBroker()
-        self._until(self._isServing, "the broker serves", START_SECONDS)
+        self._launchBroker(BROKER_ID)
+        self._until(self._isBrokerServing, "the broker serves", START_SECONDS)
         for place, entries in (self._read(CLICKS) | self._read(COPIES)).items():
             if entries != self._logs[place]:
                 self._broken.append(f"{place} has changed by the last kill")
@@ -709,54 +600,15 @@ class KafkaChaosTrial(ChaosRun):
     # -- the books
 
     def _judge(self) -> None:
-        producers = {}
-        for member in self._producers:
-            isKilled = self._wasKilled(member) is not None
-            producers[member.name], wrong = sentBy(member.lines(), isKilled)
-            self._broken += [f"{member.name}: {each}" for each in wrong]
-        clicks = {place: self._logs[place] for place in self._logs if place.startswith(CLICKS)}
-        self._broken += judgeLogs(producers, clicks)
-        copiedCount = 0
-        for number in range(PARTITION_COUNT):
-            copies = self._logs[placed(COPIES, number)]
-            copiedCount += len(copies)
-            found = judgeCopies(clicks[placed(CLICKS, number)], copies)
-            self._broken += [f"partition {number}: {each}" for each in found]
-        delivered = again = overlaps = 0
+        producers = self._judgeProducers()
+        copiedCount = self._judgeCopies()
         faults = self._faults.copy()
-        for member in self._members:
-            faults += lateTimesOf(member.name, member.lines())
-        for broker in self._brokers:
+        for broker in self._brokers[BROKER_ID]:
             faults += lateTimesOf(BROKER, broker.lines())
-        for group, topic in TOPICS.items():
-            tenures: list[Tenure] = []
-            commits: list[Commit] = []
-            for member in self._members:
-                if member.group == group:
-                    lines = [*member.lines()]
-                    had, wrong = tenuresOf(member.name, lines, self._wasKilled(member))
-                    tenures += had
-                    self._broken += wrong
-                    commits += commitsOf(lines) if group != COPIERS else ()
-            verdict = judgeGroup(
-                {
-                    place: entries if group != COPIERS else []
-                    for place, entries in self._logs.items()
-                    if place.startswith(topic)
-                },
-                tenures,
-                commits,
-                faults,
-                Allowance(self._slowness * NOTICE_SECONDS),
-            )
-            self._broken += [f"{group}: {each}" for each in verdict.faults]
-            delivered += verdict.deliveredCount
-            again += verdict.againCount
-            overlaps += verdict.overlapCount
-        self._judgeLogFiles([*self._brokers, *self._producers, *self._members])
-        outcomes = Counter(
-            outcome for sent in producers.values() for outcome in sent.outcomes.values()
-        )
+        delivered = self._judgeGroups(faults, NOTICE_SECONDS)
+        self._judgeLogFiles(self._processes())
+        outcomes = outcomesOf(producers)
+        clicks = self._logsOf(CLICKS)
         logged = {
             entry.value.rpartition(".")[0] for entries in clicks.values() for entry in entries
         }
@@ -775,17 +627,11 @@ class KafkaChaosTrial(ChaosRun):
             loggedCount=sum(map(len, clicks.values())),
             copiedCount=copiedCount,
             abortedCount=sum(map(len, self._aborted.values())) - copiedCount,
-            deliveredCount=delivered,
-            againCount=again,
-            overlapCount=overlaps,
+            deliveredCount=delivered.deliveredCount,
+            againCount=delivered.againCount,
+            overlapCount=delivered.overlapCount,
         )
 
-    def _wasKilled(self, member: Member) -> float | None:
-        """When."""
-        times = [each.end for each in self._faults if each[:2] == ("kill", member.name)]
-        return times[0] if times else None
-
     def _clear(self) -> None:
-        for member in [*self._producers, *self._members, *self._brokers]:
-            member.kill()
+        super()._clear()
         self._proxy.close()

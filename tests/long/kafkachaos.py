@@ -13,13 +13,13 @@ from __future__ import annotations
 from tests.integration.kafkachaos import (
     BROKER_PROPERTIES,
     CLASSIC_PROPERTIES,
-    CLIENT_PROPERTIES,
     CONSUMER_PROPERTIES,
     PRODUCERS,
     SETTLE_SECONDS,
     TRANSACTION_MS,
     KafkaChaosTrial,
 )
+from tests.integration.kafkachaosrun import CLIENT_PROPERTIES
 from tests.long.chaosruns import ChaosPage, runChaos
 
 PAGE = ChaosPage(

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from tests.integration.kafkachaosrun import CLIENT_PROPERTIES
 from tests.long.chaosruns import ChaosPage, runChaos
 from tests.long.replicationchaos import (
     BROKER_PROPERTIES,
-    CLIENT_PROPERTIES,
     CONFLUENT_PROPERTIES,
     CONSUMER_PROPERTIES,
     RECOVERY_SECONDS,

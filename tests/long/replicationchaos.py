@@ -13,8 +13,6 @@ logs must be the same, byte for byte.
 
 from __future__ import annotations
 
-import signal
-from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -25,21 +23,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from pylogbroker.programs.localcluster import FIRST_ID, brokerProperties
-from tests.integration.chaosrun import BrokenError, ChaosRun, Member, steadyPort
-from tests.integration.kafkachaosjudge import (
-    BROKER,
-    Allowance,
-    Commit,
-    Entry,
-    Tenure,
-    judgeCopies,
-    judgeGroup,
-    judgeLogs,
-)
-from tests.integration.kafkachaosmember import CLICKS, COPIES, placed
-from tests.integration.kafkachaosrecords import commitsOf, lateTimesOf, sentBy, tenuresOf
+from tests.integration import kafkachaosrun
+from tests.integration.chaosrun import BrokenError, Member, steadyPort
+from tests.integration.kafkachaosjudge import BROKER
+from tests.integration.kafkachaosmember import CLICKS, COPIES
+from tests.integration.kafkachaosrecords import commitsOf
+from tests.integration.kafkachaosrun import CLIENT_PROPERTIES, COPIERS, KafkaChaosRun, outcomesOf
 from tests.integration.zookeeperprocess import ZookeeperProcess
-from tests.oracle.directoryrecording import readRecords
 
 BROKERS = (FIRST_ID, FIRST_ID + 1, FIRST_ID + 2)
 PARTITION_COUNT = 3
@@ -59,7 +49,7 @@ SERVICE_SECONDS = (0.0, 4.0)
 OTHERS_SHARE = 0.3
 """How often any broker is taken; otherwise it is the leader of any partition."""
 NOTICE_SECONDS = SESSION_MS / 1000
-GROUPS = {"classic": CLICKS, "modern": COPIES, "confluent": CLICKS, "copiers": CLICKS}
+GROUPS = {"classic": CLICKS, "modern": COPIES, "confluent": CLICKS, COPIERS: CLICKS}
 """Of each group, the topic that it reads."""
 
 BROKER_PROPERTIES = {
@@ -78,19 +68,7 @@ BROKER_PROPERTIES = {
     "replica.fetch.backoff.ms": "200",
     "log.segment.bytes": "1048576",
 }
-CLIENT_PROPERTIES = {
-    "request.timeout.ms": "3000",
-    "socket.connection.setup.timeout.ms": "2000",
-    "retry.backoff.max.ms": "500",
-}
-CONSUMER_PROPERTIES = {
-    **CLIENT_PROPERTIES,
-    "auto.offset.reset": "earliest",
-    "isolation.level": "read_committed",
-    "auto.commit.interval.ms": "500",
-    "max.poll.interval.ms": "60000",
-    "fetch.max.wait.ms": "200",
-}
+CONSUMER_PROPERTIES = {**kafkachaosrun.CONSUMER_PROPERTIES, "max.poll.interval.ms": "60000"}
 CLASSIC_PROPERTIES = {
     "session.timeout.ms": str(SESSION_MS),
     "heartbeat.interval.ms": "1000",
@@ -131,8 +109,14 @@ class Figures(NamedTuple):
     comparedCount: int = 0
 
 
-class ReplicationTrial(ChaosRun):
+class ReplicationTrial(KafkaChaosRun):
     """One run."""
+
+    partitionCount = PARTITION_COUNT
+    groups = GROUPS
+    startSeconds = START_SECONDS
+    awaySeconds = AWAY_SECONDS
+    stopSeconds = STOP_SECONDS
 
     def __init__(
         self,
@@ -147,12 +131,7 @@ class ReplicationTrial(ChaosRun):
         self.figures = Figures(isFlushed=bool(seed % 2), isCompacting=bool(seed // 2 % 2))
         self._zookeeper = ZookeeperProcess(str(Path(folder) / "zookeeper"))
         self._ports = {number: steadyPort() for number in BROKERS}
-        self._brokers: dict[int, list[Member]] = {number: [] for number in BROKERS}
-        self._producers: list[Member] = []
-        self._members: list[Member] = []
-        self._isBrokerAway = False
         self._admin: Any = None
-        self._logs: dict[str, list[Entry]] = {}
 
     # -- the whole of it
 
@@ -176,7 +155,7 @@ class ReplicationTrial(ChaosRun):
         for number in BROKERS:
             self._launchBroker(number)
         self._until(lambda: all(map(self._isServing, BROKERS)), "brokers serve", START_SECONDS)
-        self._admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 3})
+        self._admin = AdminClient({"bootstrap.servers": self._bootstrapServers, "log_level": 3})
         topics = [NewTopic(name, PARTITION_COUNT, 3) for name in (CLICKS, COPIES)]
         for waiting in self._admin.create_topics(topics).values():
             waiting.result()
@@ -191,7 +170,7 @@ class ReplicationTrial(ChaosRun):
         )
 
     @property
-    def _servers(self) -> str:
+    def _bootstrapServers(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
     def _member(self, name: str, group: str = "", *, of: str = "ours", **options: Any) -> Member:
@@ -203,7 +182,7 @@ class ReplicationTrial(ChaosRun):
         return Member(self._folder, module, name, given, group)
 
     def _startClients(self) -> None:
-        servers = {"bootstrap.servers": self._servers}
+        servers = {"bootstrap.servers": self._bootstrapServers}
         ours = {**CLIENT_PROPERTIES, **servers, "close.timeout.ms": "120000"}
         self._producers.append(self._member("ours", program="producer", properties=ours))
         confluent: dict[str, Any] = {**CONFLUENT_PROPERTIES, **servers}
@@ -256,7 +235,7 @@ class ReplicationTrial(ChaosRun):
             ),
             self._member(
                 "copier",
-                "copiers",
+                COPIERS,
                 program="copier",
                 producer={
                     **CLIENT_PROPERTIES,
@@ -265,13 +244,13 @@ class ReplicationTrial(ChaosRun):
                     "transaction.timeout.ms": str(TRANSACTION_MS),
                     "linger.ms": "0",
                 },
-                consumer={**classic, "group.id": "copiers", "enable.auto.commit": "false"},
+                consumer={**classic, "group.id": COPIERS, "enable.auto.commit": "false"},
             ),
         ]
 
     # -- brokers
 
-    def _launchBroker(self, number: int) -> None:
+    def _startProcess(self, number: int) -> Member:
         isFlushed = str(self.figures.isFlushed).lower()
         properties = brokerProperties(
             {
@@ -286,16 +265,7 @@ class ReplicationTrial(ChaosRun):
             self._zookeeper.servers,
         )
         name = f"broker{number}-{len(self._brokers[number])}"
-        self._brokers[number].append(
-            self._member(name, program="broker", properties=properties, seed=0)
-        )
-
-    def _isServing(self, number: int) -> bool:
-        broker = self._brokers[number][-1]
-        if not broker.isHere:
-            text = broker.log.read_text(encoding="utf-8")[-2000:]
-            raise BrokenError(f"{broker.name} has ended by itself: {text}")
-        return any(broker.lines("serving"))
+        return self._member(name, program="broker", properties=properties, seed=0)
 
     def _leaders(self) -> list[int]:
         """Of each partition."""
@@ -306,84 +276,21 @@ class ReplicationTrial(ChaosRun):
         return [each.leader for topic in topics.values() for each in topic.partitions.values()]
 
     def _take(self, act: Callable[[], None]) -> int | None:
-        """A broker, if none is away; otherwise it is done later."""
         if self._isBrokerAway:
             self._again(act)
             return None
-        self._isBrokerAway = True
         if self._random.random() < OTHERS_SHARE:
             return self._random.choice(BROKERS)
         leaders = sorted(each for each in self._leaders() if each in BROKERS)
         return self._random.choice(leaders or BROKERS)
 
     def _release(self, kind: str, number: int, begin: float, what: str) -> None:
-        """It serves again; the next fault may come in a while."""
         self._note(kind, f"{BROKER}{number}", begin, what)
 
         def free() -> None:
             self._isBrokerAway = False
 
         self._later(self._random.uniform(*SERVICE_SECONDS), free)
-
-    def _startBroker(self, number: int, begin: float, what: str) -> None:
-        self._launchBroker(number)
-        deadline = monotonic() + START_SECONDS
-
-        def look() -> None:
-            if self._isServing(number):
-                self._release(BROKER, number, begin, what)
-            elif monotonic() > deadline:
-                raise BrokenError(f"broker {number} has not started within {START_SECONDS} s")
-            else:
-                self._later(0.05, look)
-
-        look()
-
-    def _killBroker(self) -> None:
-        number = self._take(self._killBroker)
-        if number is None:
-            return
-        begin = monotonic()
-        self._tell(f"kill -9 broker {number}")
-        self._brokers[number][-1].kill()
-        self._later(
-            self._random.uniform(*AWAY_SECONDS),
-            lambda: self._startBroker(number, begin, "kill broker"),
-        )
-
-    def _stopBroker(self) -> None:
-        number = self._take(self._stopBroker)
-        if number is None:
-            return
-        begin = monotonic()
-        broker = self._brokers[number][-1]
-        self._tell(f"stop broker {number}")
-        broker.signal(signal.SIGSTOP)
-
-        def goOn() -> None:
-            broker.signal(signal.SIGCONT)
-            self._release("stop", number, begin, "stop broker")
-
-        self._later(self._random.uniform(*STOP_SECONDS), goOn)
-
-    def _restartBroker(self) -> None:
-        number = self._take(self._restartBroker)
-        if number is None:
-            return
-        begin = monotonic()
-        broker = self._brokers[number][-1]
-        self._tell(f"restart broker {number}")
-        broker.leave()
-
-        def goOn() -> None:
-            if broker.isRunning and monotonic() < begin + START_SECONDS:
-                self._later(0.05, goOn)
-                return
-            self._endWell(broker)
-            self._tell(f"broker {number} has ended in {monotonic() - begin:.1f} s")
-            self._startBroker(number, begin, "restart broker")
-
-        goOn()
 
     # -- afterwards
 
@@ -441,19 +348,10 @@ class ReplicationTrial(ChaosRun):
             member.leave()
         for member in self._producers:
             self._endWell(member)
-        self._logs = self._read(CLICKS)
-        count = sum(map(len, self._logs.values()))
-        copies: dict[str, list[Entry]] = {}
-
-        def isCopied() -> bool:
-            copies.update(self._read(COPIES))
-            return sum(map(len, copies.values())) >= count
-
-        self._attempt(isCopied, f"{count} messages are copied")
-        self._logs |= copies
-        last = {place: entries[-1].offset for place, entries in self._logs.items() if entries}
+        secondsMax = self._slowness * DRAIN_SECONDS
+        last = self._readLogs(secondsMax)
         for group, topic in GROUPS.items():
-            if group == "copiers":
+            if group == COPIERS:
                 continue
             wanted = {place: last[place] + 1 for place in last if place.startswith(topic)}
             found: dict[str, int] = {}
@@ -467,24 +365,7 @@ class ReplicationTrial(ChaosRun):
                             found[each.place] = max(each.offset, found.get(each.place, 0))
                 return all(found.get(place, 0) >= offset for place, offset in wanted.items())
 
-            self._attempt(isCommitted, f"{group} has committed {wanted}, but {found}")
-
-    def _attempt(self, condition: Callable[[], bool], what: str) -> None:
-        try:
-            self._until(condition, what, self._slowness * DRAIN_SECONDS)
-        except BrokenError as error:
-            self._broken.append(str(error))
-
-    def _read(self, topic: str, isolation: str = "read_committed") -> dict[str, list[Entry]]:
-        places = [(topic, number) for number in range(PARTITION_COUNT)]
-        records = readRecords(self._servers, places, isolation)
-        return {
-            placed(topic, number): [
-                Entry(record[0], record[4].rpartition(".")[0])
-                for record in records[f"{topic}-{number}"]
-            ]
-            for number in range(PARTITION_COUNT)
-        }
+            self._attempt(isCommitted, f"{group} has committed {wanted}, but {found}", secondsMax)
 
     def _endMembers(self) -> None:
         for member in self._members:
@@ -493,7 +374,11 @@ class ReplicationTrial(ChaosRun):
             self._endWell(member)
 
     def _endBrokers(self) -> None:
-        self._attempt(lambda: not self._outOfSync(), "replicas are in sync at the end")
+        self._attempt(
+            lambda: not self._outOfSync(),
+            "replicas are in sync at the end",
+            self._slowness * DRAIN_SECONDS,
+        )
         for number in BROKERS:
             self._brokers[number][-1].leave()
         for number in BROKERS:
@@ -534,77 +419,32 @@ class ReplicationTrial(ChaosRun):
         return b"".join(each.read_bytes() for each in sorted(directory.glob("*.log")))
 
     def _judge(self) -> None:
-        producers = {}
-        ackTimes: list[int] = []
-        for member in self._producers:
-            producers[member.name], wrong = sentBy(member.lines())
-            self._broken += [f"{member.name}: {each}" for each in wrong]
-            ackTimes += [int(words[1]) for words in member.lines("ok")]
-        ackTimes.sort()
-        outcomes = Counter(
-            outcome for sent in producers.values() for outcome in sent.outcomes.values()
+        producers = self._judgeProducers()
+        ackTimes = sorted(
+            int(words[1]) for member in self._producers for words in member.lines("ok")
         )
+        outcomes = outcomesOf(producers)
         for outcome in ("failed", "unknown"):
             if outcomes[outcome]:
                 self._broken.append(f"{outcomes[outcome]} messages {outcome} within two minutes")
-        clicks = {place: self._logs[place] for place in self._logs if place.startswith(CLICKS)}
-        self._broken += judgeLogs(producers, clicks)
-        copiedCount = 0
-        for number in range(PARTITION_COUNT):
-            copies = self._logs.get(placed(COPIES, number), [])
-            copiedCount += len(copies)
-            found = judgeCopies(clicks[placed(CLICKS, number)], copies)
-            self._broken += [f"partition {number}: {each}" for each in found]
-        delivered, again = self._judgeGroups()
-        brokers = [each for started in self._brokers.values() for each in started]
-        self._judgeLogFiles([*brokers, *self._producers, *self._members])
+        copiedCount = self._judgeCopies()
+        delivered = self._judgeGroups(
+            (each._replace(target=BROKER) for each in self._faults), NOTICE_SECONDS
+        )
+        self._judgeLogFiles(self._processes())
         self.figures = self.figures._replace(
             sentCount=sum(len(sent.numbers) for sent in producers.values()),
             okCount=outcomes["ok"],
             copiedCount=copiedCount,
             abortedCount=sum(map(len, self._aborted.values())) - copiedCount,
-            deliveredCount=delivered,
-            againCount=again,
+            deliveredCount=delivered.deliveredCount,
+            againCount=delivered.againCount,
             ackSecondsMax=max((after - before for before, after in pairwise(ackTimes)), default=0)
             / 1e9,
         )
 
-    def _judgeGroups(self) -> tuple[int, int]:
-        """How much was delivered, and how much of it again."""
-        faults = [each._replace(target=BROKER) for each in self._faults]
-        for member in self._members:
-            faults += lateTimesOf(member.name, member.lines())
-        delivered = again = 0
-        for group, topic in GROUPS.items():
-            tenures: list[Tenure] = []
-            commits: list[Commit] = []
-            for member in self._members:
-                if member.group == group:
-                    lines = [*member.lines()]
-                    had, wrong = tenuresOf(member.name, lines)
-                    tenures += had
-                    self._broken += wrong
-                    commits += commitsOf(lines) if group != "copiers" else ()
-            verdict = judgeGroup(
-                {
-                    place: entries if group != "copiers" else []
-                    for place, entries in self._logs.items()
-                    if place.startswith(topic)
-                },
-                tenures,
-                commits,
-                faults,
-                Allowance(self._slowness * NOTICE_SECONDS),
-            )
-            self._broken += [f"{group}: {each}" for each in verdict.faults]
-            delivered += verdict.deliveredCount
-            again += verdict.againCount
-        return delivered, again
-
     def _clear(self) -> None:
-        brokers = [each for started in self._brokers.values() for each in started]
-        for member in [*self._producers, *self._members, *brokers]:
-            member.kill()
+        super()._clear()
         self._zookeeper.kill()
 
 
