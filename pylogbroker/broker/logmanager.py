@@ -60,7 +60,7 @@ from pylogbroker.records.kafkaformat import LOG_RULES, KafkaFormat
 from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.jobs import DeleteJob, FindPositionJob, Job, RollJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
-from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, LOG_START
+from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, HIGH_WATERMARK, LOG_START
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import MarkKind, OffsetCallback, PartitionLog
 from pylogbroker.types import TopicPartition, formatCount
@@ -383,6 +383,7 @@ class LogManager:
         self._logs: Callable[[], list[PartitionLog]] = list
         self._directory: LogDirectory | None = None
         self._checkpoint = DeferredLock()
+        self._remembering: Waiters[StorageError | None] | None = None
         self.flushesAcksAll = settings.logFlushAcksAll
         self._partitions: dict[TopicPartition, Partition] = {}
         self.partitionUnflushedSizeMax = settings.maxUnflushedBytesPerPartition
@@ -973,6 +974,26 @@ class LogManager:
         if error is not None:
             self._log.error("Offset checkpoints could not be written: {error}", error=error)
         return error
+
+    async def remember(self, topicPartition: TopicPartition) -> None:
+        """
+        Note durably that a partition is in the directory, so that a later start finds out if it is
+        lost. Partitions that are created at the same time share a checkpoint.
+
+        @raise StorageError: the checkpoint could not be written.
+        """
+        assert self._directory is not None
+        while not self._directory.isRemembered(topicPartition):
+            underWay = self._remembering
+            if underWay is not None:
+                error = await underWay.wait()
+            else:
+                underWay = self._remembering = Waiters()
+                error = await self.checkpoint((HIGH_WATERMARK,))
+                self._remembering = None
+                underWay.fire(error)
+            if error is not None:
+                raise error
 
     def _writeCheckpoints(self) -> None:
         if not self._checkpoint.locked:

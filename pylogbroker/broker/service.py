@@ -484,7 +484,8 @@ class BrokerService(Service):
         self._turnUntil(listening)
 
     def _openDirectory(self) -> None:
-        self.directory.open(self.logManager.report, self.kafka.open)
+        isShared = self.kafka.cluster is not None
+        self.directory.open(self.logManager.report, self.kafka.open, isShared)
 
     def _turnUntil(self, waiting: Deferred[None]) -> None:
         outcomes: list[Any] = []
@@ -618,8 +619,11 @@ class BrokerService(Service):
         )
         if self.kafka.cluster is not None:
             await self.kafka.cluster.register(
-                self._endpoints(host), self.directory.wasClosedCleanly
+                self._endpoints(host),
+                self.directory.wasClosedCleanly,
+                self.kafka.topics.losses,
             )
+            await self._flushWorker.submit(self.directory.forgetLosses)
 
     def _endpoints(self, host: str) -> list[Endpoint]:
         """

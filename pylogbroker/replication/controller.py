@@ -16,8 +16,9 @@ lead, so L{changeSettings} takes their eligibility away before the setting chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -53,6 +54,11 @@ class LogState(Enum):
     """It stopped uncleanly, and acknowledges before it flushes."""
     EMPTY = "empty"
     """Its log directory is new."""
+
+
+_LOSSES = {LogState.INTACT: None, LogState.UNCERTAIN: Loss.SUFFIX, LogState.EMPTY: Loss.ALL}
+
+NO_LOSSES: Mapping[PartitionKey, Loss] = MappingProxyType({})
 
 
 class InSyncReplica(NamedTuple):
@@ -197,6 +203,7 @@ def registerBroker(
     registration: RegisterBrokerRecord,
     logs: LogState,
     previousEpoch: int = -1,
+    losses: Mapping[PartitionKey, Loss] = NO_LOSSES,
 ) -> list[Record]:
     """
     A broker's process begins to serve.
@@ -210,6 +217,7 @@ def registerBroker(
     @param logs: what the broker's logs have.
     @param previousEpoch: the broker epoch that is written in the log directory; -1: none. If the
         broker has registered since then with another directory, this one is not L{LogState.INTACT}.
+    @param losses: what the directory has lost of single partitions, whatever C{logs} says.
     """
     draft = _Draft(image)
     brokerId = registration.brokerId
@@ -220,9 +228,16 @@ def registerBroker(
         draft.settleAll()  # also what a controller left undone that has fenced it
         if logs is LogState.INTACT and previousEpoch != known.epoch:
             logs = LogState.UNCERTAIN
-    if logs is not LogState.INTACT:
-        loss = Loss.ALL if logs is LogState.EMPTY else Loss.SUFFIX
-        draft.add(list(_settle(draft.image, lambda *_: {"lost": (brokerId,), "loss": loss})))
+    ofAll = _LOSSES[logs]
+
+    def options(topic: TopicImage, number: int) -> dict[str, object]:
+        loss = ofAll
+        if loss is not Loss.ALL:
+            loss = losses.get((topic.topicId, number), ofAll)
+        return {} if loss is None else {"lost": (brokerId,), "loss": loss}
+
+    if ofAll is not None or losses:
+        draft.add(list(_settle(draft.image, options)))
     draft.add([registration])
     draft.settleAll()
     return draft.records

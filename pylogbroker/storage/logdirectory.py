@@ -20,6 +20,11 @@ B{A partition keeps one format for life}: the suffix of its segment files tells 
 record batches are L{BatchLog}s, if C{LogSettings.forBatches} gives settings for them; their
 checkpoints, for the whole directory, are Kafka's.
 
+B{What was lost} shows when the directory is opened: the checkpoint of high watermarks names a
+partition that is not there, or an offset behind a log's end. A broker of a cluster must tell the
+others before it begins such a partition anew. So C{open} can keep the checkpoints as they are until
+C{forgetLosses}; a broker that fails to start in between finds the same again.
+
 B{Removing a partition} is a job, too. It renames the directory as Kafka does,
 C{<topic>-<partition>.<id>-delete}, and syncs that, before it removes the files: what a crash leaves
 is no partition, and C{open} removes it.
@@ -218,6 +223,10 @@ class LogDirectory:
     @ivar topics: of C{logs} and C{failures}.
     @ivar topicIds: of C{partition.metadata}, of partitions that had one at the start, but do not
         serve as those of a known topic of record batches.
+    @ivar missing: partitions of record batches that were there when the directory was closed, and
+        are not when it is opened.
+    @ivar shortened: those whose log then ends before records that were flushed and committed.
+    @ivar isMemoryDamaged: whether the checkpoint that tells of C{missing} could not be read.
     @ivar partitionCount: gives the number of partitions of a topic.
     @ivar wasClosedCleanly: whether C{open} has found the clean-shutdown marker.
     """
@@ -242,6 +251,10 @@ class LogDirectory:
         self.failures: dict[TopicPartition, StorageError] = {}
         self.topics: set[str] = set()
         self.topicIds: dict[TopicPartition, UUID] = {}
+        self.missing: set[TopicPartition] = set()
+        self.shortened: set[TopicPartition] = set()
+        self.isMemoryDamaged = False
+        self._keepsLosses = False
         self.cache = DescriptorCache(fileSystem, settings.descriptorCountMax)
         self._clock = clock
         self._creating: set[TopicPartition] = set()
@@ -259,13 +272,20 @@ class LogDirectory:
     def isOpen(self) -> bool:
         return self._unlock is not None
 
-    def open(self, report: Reporter, onLocked: Callable[[], None] = lambda: None) -> None:
+    def open(
+        self,
+        report: Reporter,
+        onLocked: Callable[[], None] = lambda: None,
+        keepsLosses: bool = False,
+    ) -> None:
         """
         Lock the directory, remove the marker, load every partition. Blocks; without a marker it
         also reads each partition's last segment.
 
         @param onLocked: called when the directory is locked, before a partition is loaded; what it
             raises ends the opening.
+        @param keepsLosses: leave the checkpoints as they are until C{forgetLosses}, before which
+            nothing may be appended or created.
         @raise pylogbroker.errors.DirectoryLockedError: another broker has the directory.
         @raise StorageError: the directory itself cannot be created, read or synced.
         """
@@ -279,7 +299,10 @@ class LogDirectory:
             if not self.wasClosedCleanly:
                 # A partition's directory that was created before a crash may not be synced.
                 self._fileSystem.syncDirectory(self.path)
-            self._correctCheckpoints()
+            self._findLosses()
+            self._keepsLosses = keepsLosses
+            if not keepsLosses:
+                self.forgetLosses()
         except BaseException:
             self.logs.clear()
             self.failures.clear()
@@ -548,7 +571,34 @@ class LogDirectory:
             try:
                 self._saved[name] = readOffsets(self._fileSystem, f"{self.path}/{name}")
             except CorruptLogError as error:
+                self.isMemoryDamaged |= name == HIGH_WATERMARK
                 report(DamagedFileIgnored(error))
+
+    def _findLosses(self) -> None:
+        watermarks = self._saved[HIGH_WATERMARK]
+        self.missing = watermarks.keys() - self.logs.keys() - self.failures.keys()
+        self.shortened = {
+            each
+            for each, log in self.logs.items()
+            if isinstance(log, BatchLog) and watermarks.get(each, 0) > log.logEndOffset
+        }
+
+    def isRemembered(self, topicPartition: TopicPartition) -> bool:
+        """Whether the next C{open} would find a partition C{missing} if it were gone."""
+        return topicPartition in self._saved[HIGH_WATERMARK]
+
+    def forgetLosses(self) -> None:
+        """
+        Take the directory as it is: what is C{missing} or C{shortened} is known to those who must
+        know. Blocks.
+
+        @raise StorageError: the checkpoints could not be corrected.
+        """
+        self._keepsLosses = False
+        self._correctCheckpoints()
+        self.missing.clear()
+        self.shortened.clear()
+        self.isMemoryDamaged = False
 
     def _correctCheckpoints(self) -> None:
         """
@@ -587,8 +637,10 @@ class LogDirectory:
         Write Kafka's offset checkpoints; one such job at a time.
 
         @param names: of the files.
-        @return: L{None}: they are up to date.
+        @return: L{None}: they are up to date, or must stay as they are.
         """
+        if self._keepsLosses:
+            return None
         offsets = self._offsets()
         changed = {name: offsets[name] for name in names if offsets[name] != self._saved[name]}
         return CheckpointJob(self._fileSystem, self.path, changed) if changed else None

@@ -6,6 +6,7 @@ real one.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from twisted.internet.defer import Deferred
 from pylogbroker.cluster.kafka.metadatalog import CONTROLLER, HEAD, Head, brokerPath
 from pylogbroker.errors import ConfigurationError, StorageError, ZookeeperTimeoutException
 from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.types import TopicPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.contracts.zookeeper import CONNECT_MS
 from tests.integration.test_registering import RegisteringCase
@@ -78,7 +80,7 @@ class StoreTests(ClusterCase):
         self.assertIn("t", self.image(again).topics)
         self.assertGreater(self.image(again).brokers[1].epoch, epoch)
         kept = Path(second.directory, "broker-epoch-checkpoint").read_text().split()
-        self.assertEqual(int(kept[-1]), self.image(again).brokers[1].epoch)
+        self.assertEqual(int(kept[-2]), self.image(again).brokers[1].epoch)
 
     async def test_controllerFails(self) -> None:
         """When the controller stops, another broker is the controller, and fences it."""
@@ -198,6 +200,113 @@ class StoreTests(ClusterCase):
         with self.assertRaises(ConfigurationError) as caught:
             await broker.start()
         self.assertIn("no listener", str(caught.exception))
+
+
+class LossTests(ClusterCase):
+    """Brokers that have lost what they had of a partition, while they were away (rule 13)."""
+
+    async def lastInSync(
+        self, configs: dict[str, str | None] | None = None
+    ) -> tuple[LocalBroker, LocalBroker]:
+        """
+        The partitions C{t} on two brokers, of which the first was the last one in sync.
+
+        @return: the brokers, stopped.
+        """
+        first, second = await self.cluster()
+        topics = first.broker.service.kafka.topics
+        assignment = [(0, 1)] * 2
+        await topics.change(
+            lambda image: (topics.newTopic(image, "t", 2, configs or {}, 2, assignment), None)
+        )
+        directory = Path(second.directory, "t-1")
+        await self.until(directory.exists)
+        await second.stop()
+        await self.until(lambda: self.states(first, "inSync") == [(0,), (0,)])
+        await first.stop()
+        return (
+            self.broker(first.directory, brokerid="0"),
+            self.broker(second.directory, brokerid="1"),
+        )
+
+    def states(self, broker: LocalBroker, field: str) -> list[Any]:
+        found = self.image(broker).topics["t"].partitions
+        return [getattr(each, field) for each in found]
+
+    async def test_intact(self) -> None:
+        """With all it had, the last one in sync leads, and the other one follows."""
+        first, second = await self.lastInSync()
+        await first.start()
+        await second.start()
+        await self.until(lambda: self.states(first, "inSync") == [(0, 1), (0, 1)])
+        self.assertEqual(self.states(first, "leader"), [0, 0])
+
+    async def test_removed(self) -> None:
+        """
+        A partition whose directory is gone has no leader; a start that fails before it is
+        registered forgets nothing. The other partition goes on.
+        """
+        first, second = await self.lastInSync()
+        shutil.rmtree(Path(first.directory, "t-0"))
+        self.server.stop()
+        failing = self.broker(first.directory, brokerid="0", zk_connectiontimeout_ms="300")
+        with self.assertRaises(ZookeeperTimeoutException):
+            await failing.start()
+        self.server.start()
+        await first.start()
+        self.assertEqual(self.states(first, "leader"), [-1, 0])
+        self.assertEqual(self.states(first, "lastKnownLeader"), [-1, -1])
+        await second.start()
+        await self.until(lambda: self.states(first, "inSync") == [(), (0, 1)])
+        self.assertTrue(Path(first.directory, "t-0").exists())
+
+    async def test_neverCreated(self) -> None:
+        """
+        What a broker had no time to create before it was killed is not lost: it has had nothing
+        there that was acknowledged.
+        """
+        first, _second = await self.lastInSync()
+        shutil.rmtree(Path(first.directory, "t-0"))
+        Path(first.directory, "replication-offset-checkpoint").write_text("0\n1\nt 1 0\n")
+        await first.start()
+        self.assertEqual(self.states(first, "leader"), [0, 0])
+        found = first.broker.service.directory
+        await self.until(lambda: found.isRemembered(TopicPartition("t", 0)))
+
+    async def test_damaged(self) -> None:
+        """A partition that cannot be loaded is given up; the broker serves the others."""
+        first, second = await self.lastInSync()
+        await second.start()
+        Path(first.directory, "t-0", "partition.metadata").write_text("nonsense")
+        await first.start()
+        await self.until(lambda: self.states(first, "inSync")[1] == (0, 1))
+        self.assertEqual(self.states(first, "leader"), [-1, 0])
+        self.assertEqual(self.states(first, "eligibleLeaders"), [(), ()])
+
+    async def acknowledged(self, before: str) -> list[int]:
+        """
+        The leaders of partitions that wait for two replicas, when the one with all records has
+        stopped uncleanly and starts with durable acknowledgements.
+
+        @param before: C{log.flush.acks.all} until then.
+        """
+        self.properties = {**ClusterCase.properties, "log.flush.acks.all": before}
+        first, _second = await self.lastInSync({"min.insync.replicas": "2"})
+        Path(first.directory, ".kafka_cleanshutdown").unlink()
+        again = self.broker(first.directory, brokerid="0", log_flush_acks_all="true")
+        await again.start()
+        return self.states(again, "leader")
+
+    async def test_flushedBefore(self) -> None:
+        """After an unclean stop all is there that was acknowledged behind a flush."""
+        self.assertEqual(await self.acknowledged("true"), [0, 0])
+
+    async def test_unflushedBefore(self) -> None:
+        """
+        What was acknowledged before a flush may be lost by an unclean stop, also when the broker
+        flushes from the next start on: another eligible leader is waited for.
+        """
+        self.assertEqual(await self.acknowledged("false"), [-1, -1])
 
 
 class RealTests(ClusterCase):

@@ -29,7 +29,7 @@ from pylogbroker.replication.controller import (
     shutDownBroker,
     unregisterBroker,
 )
-from pylogbroker.replication.elections import newPartition
+from pylogbroker.replication.elections import Loss, newPartition
 from tests.replication.imagecase import TOPIC_ID, ImageCase
 
 THREE = PartitionImage(1, 5, 9, (1, 2, 3), (1, 2, 3))
@@ -174,6 +174,36 @@ class RegistrationTests(ImageCase):
         self.build(PartitionImage(-1, 5, 9, (1, 2), (), (1, 2), 2), fenced=(1, 2))
         made = self.apply(registerBroker(self.image, self.registration(1, 50), LogState.INTACT, 3))
         self.assertEqual((made.leader, made.eligibleLeaders), (-1, (2,)))
+
+    def test_lostPartition(self) -> None:
+        """
+        A broker whose log of one partition is gone does not lead that, not even alone; others lead
+        where one in sync is left. A shortened log may be the last that leads.
+        """
+        for loss in Loss:
+            self.build(THREE)
+            registration, losses = self.registration(1, 50), {(TOPIC_ID, 0): loss}
+            made = self.apply(registerBroker(self.image, registration, LogState.INTACT, 10, losses))
+            self.assertEqual((made.leader, made.inSync), (2, (2, 3)))
+            self.build(LAST)
+            made = self.apply(registerBroker(self.image, registration, LogState.INTACT, 10, losses))
+            leader = -1 if loss is Loss.ALL else 1
+            self.assertEqual((made.leader, made.eligibleLeaders), (leader, ()))
+
+    def test_lostAnother(self) -> None:
+        """What is lost of other partitions changes nothing; it adds to an unclean stop."""
+        self.build(LAST)
+        registration, losses = self.registration(1, 50), {(TOPIC_ID, 1): Loss.ALL}
+        made = self.apply(registerBroker(self.image, registration, LogState.INTACT, 10, losses))
+        self.assertEqual((made.leader, made.inSync), (1, (1,)))
+        self.build(LAST)
+        losses = {(TOPIC_ID, 0): Loss.ALL}
+        made = self.apply(registerBroker(self.image, registration, LogState.UNCERTAIN, 10, losses))
+        self.assertEqual((made.leader, made.lastKnownLeader), (-1, -1))
+        self.build(LAST)
+        losses = {(TOPIC_ID, 0): Loss.SUFFIX}
+        made = self.apply(registerBroker(self.image, registration, LogState.EMPTY, 10, losses))
+        self.assertEqual((made.leader, made.lastKnownLeader), (-1, -1))
 
     def test_newPartition(self) -> None:
         """A new partition is led by its first replica that may; those there are in sync."""

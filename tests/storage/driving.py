@@ -346,11 +346,11 @@ class Site:
         """Other settings from the next opening on."""
         self.settings.update(settings)
 
-    def open(self) -> LogDirectory:
+    def open(self, keepsLosses: bool = False) -> LogDirectory:
         """A new L{LogDirectory} on the same files."""
         self.reports = []
         self.directory = self._new()
-        self.directory.open(self.reports.append)
+        self.directory.open(self.reports.append, keepsLosses=keepsLosses)
         return self.directory
 
     def create(self, topic: str = "t", partition: int = 0) -> PartitionLog:

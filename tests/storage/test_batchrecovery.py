@@ -330,6 +330,60 @@ class DirectoryTests(RecoveryCase):
         self.site.close()
         self.assertEqual(self.checkpointOf("recovery-point-offset-checkpoint"), {place: 23})
 
+    def test_losses(self) -> None:
+        """
+        A partition that was there and is gone, and one that ends before its high watermark, are
+        told at each opening until they are forgotten, also after a start that fails. One whose
+        creation was not noted is no loss.
+        """
+        self.site = BatchSite()
+        for topic in ("t", "u", "v"):
+            log = self.site.make(topic)
+            append(log, batch(b"a", b"b"))
+            flush(log)
+        self.assertFalse(self.site.directory.isRemembered(TopicPartition("t", 0)))
+        self.site.close()
+        self.remove("t-0")
+        self.remove("u-0")
+        for _start in range(2):
+            directory = self.site.open(keepsLosses=True)
+            self.assertEqual(directory.missing, {TopicPartition("t", 0), TopicPartition("u", 0)})
+            self.assertIsNone(directory.beginCheckpoint())
+            self.site.close()
+        self.site.open()
+        self.site.close()
+        for name in self.site.files.list(self.site.path("v-0")):
+            self.site.files.remove(self.site.path(f"v-0/{name}"))
+        for _start in range(2):
+            directory = self.site.open(keepsLosses=True)
+            self.assertEqual(directory.missing, set())
+            self.assertEqual(directory.shortened, {TopicPartition("v", 0)})
+            self.site.close()
+        directory = self.site.open(keepsLosses=True)
+        directory.forgetLosses()
+        self.assertEqual(directory.shortened, set())
+        self.assertEqual(
+            self.checkpointOf("replication-offset-checkpoint"), {TopicPartition("v", 0): 0}
+        )
+
+    def test_damagedMemory(self) -> None:
+        """It is told, too, that nothing is known of partitions that are gone."""
+        self.fill()
+        self.site.checkpoint()
+        self.site.kill()
+        self.site.files.remove(self.site.path("replication-offset-checkpoint"))
+        self.site.write("replication-offset-checkpoint", b"x")
+        self.assertTrue(self.site.open(keepsLosses=True).isMemoryDamaged)
+        self.site.directory.forgetLosses()
+        self.assertFalse(self.site.directory.isMemoryDamaged)
+
+    def remove(self, name: str) -> None:
+        """Remove a partition's directory, as an operator does by hand."""
+        path = self.site.path(name)
+        for each in self.site.files.list(path):
+            self.site.files.remove(f"{path}/{each}")
+        self.site.files.removeDirectory(path)
+
     def test_damagedCheckpoint(self) -> None:
         """Without a readable recovery point every segment is checked."""
         before = state(self.fill())

@@ -14,18 +14,19 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import CorruptLogError, StorageError
 from pylogbroker.storage.kafka import checkpoints
 from pylogbroker.storage.kafka.checkpoints import (
+    LastRegistration,
     MetaProperties,
     decodeId,
     encodeId,
-    readBrokerEpoch,
     readMetaProperties,
     readOffsets,
+    readRegistration,
     readSmallFile,
     readTopicId,
     replaceFile,
-    writeBrokerEpoch,
     writeMetaProperties,
     writeOffsets,
+    writeRegistration,
     writeTopicId,
 )
 from pylogbroker.storage.kafka.epochcheckpoint import readEpochs, writeEpochs
@@ -189,18 +190,23 @@ class IdTests(FileCase):
         )
 
 
-class BrokerEpochTests(FileCase):
-    """The epoch of a broker's registration."""
+class RegistrationTests(FileCase):
+    """What is kept of a broker's registration."""
 
-    def test_brokerEpoch(self) -> None:
-        """It is kept; without a file there is none, and another content is an error."""
-        self.assertEqual(readBrokerEpoch(self.files, "/d"), -1)
-        writeBrokerEpoch(self.files, "/d", 7)
-        writeBrokerEpoch(self.files, "/d", 12)
-        self.assertEqual(readBrokerEpoch(self.files, "/d"), 12)
-        for data in (b"0\n0\n", b"0\n1\n1 2\n", b"0\n1\nx\n"):
+    def test_kept(self) -> None:
+        """Epoch and way of acknowledging are kept; another content is an error."""
+        self.assertEqual(readRegistration(self.files, "/d"), LastRegistration(-1, True))
+        for found in (LastRegistration(7, True), LastRegistration(12, False)):
+            writeRegistration(self.files, "/d", found)
+            self.assertEqual(readRegistration(self.files, "/d"), found)
+        for data in (b"0\n0\n", b"0\n1\n1 2\n", b"0\n1\nx\n", b"0\n1\n1 flushed 2\n"):
             self.put("broker-epoch-checkpoint", data)
-            self.assertRaises(CorruptLogError, readBrokerEpoch, self.files, "/d")
+            self.assertRaises(CorruptLogError, readRegistration, self.files, "/d")
+
+    def test_withoutWay(self) -> None:
+        """A file without the way may be of a broker that acknowledged before it flushed."""
+        self.put("broker-epoch-checkpoint", b"0\n1\n5\n")
+        self.assertEqual(readRegistration(self.files, "/d"), LastRegistration(5, False))
 
 
 class LeaderEpochTests(FileCase):

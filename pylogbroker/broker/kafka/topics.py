@@ -69,7 +69,8 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records import compression
 from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
 from pylogbroker.records.segmentindex import IndexSettings
-from pylogbroker.replication.elections import NO_LEADER, newPartition
+from pylogbroker.replication.controller import PartitionKey, hostedPartitions
+from pylogbroker.replication.elections import NO_LEADER, Loss, newPartition
 from pylogbroker.replication.placement import (
     checkAssignment,
     placeReplicas,
@@ -377,6 +378,34 @@ class TopicManager:
         if topicId not in self.image.topicsById and topicId not in self.image.removing:
             strays.add(topicPartition.topic)
 
+    def losses(self, image: MetadataImage) -> dict[PartitionKey, Loss]:
+        """
+        What this broker has lost of the partitions that it is to have, as the log directory was
+        when it was opened: another replica must lead them.
+
+        A partition that was given to this broker while it was away is missing, too, and is in no
+        in-sync set; one that it had no time to create is not lost.
+        """
+        directory = self._directory
+        found: dict[PartitionKey, Loss] = {}
+        suspects = directory.failures or directory.missing or directory.shortened
+        if not suspects and not directory.isMemoryDamaged:
+            return found
+        for topicId, index in hostedPartitions(image, self.brokerId):
+            place = TopicPartition(image.topicsById[topicId].name, index)
+            if directory.topicIds.get(place, topicId) != topicId:
+                continue  # what is there is of an earlier topic of this name
+            isMissing = place in directory.missing
+            if directory.isMemoryDamaged and place not in directory.logs:
+                isMissing = True
+            if place in directory.failures or isMissing:
+                found[topicId, index] = Loss.ALL
+            elif place in directory.shortened:
+                log = directory.logs[place]
+                isEmpty = log.logEndOffset <= log.logStartOffset
+                found[topicId, index] = Loss.ALL if isEmpty else Loss.SUFFIX
+        return found
+
     async def stop(self) -> None:
         """
         Create and remove no more partitions, and wait for those that are under way. The next start
@@ -611,6 +640,8 @@ class TopicManager:
             text = "the directory is of another protocol, or of a topic that was lost"
             where = f"{self._directory.path}/{name}-{index}"
             raise PartitionOfflineError(where, "use", text)
+        if topic.partitions:
+            await self._logManager.remember(found.topicPartition)
         latest = self.image.topicsById.get(topic.topicId)
         if latest is not None and self._isWanted(latest, index):
             self._put(latest, index, found)

@@ -8,7 +8,7 @@ cluster, is refused before anything is changed, here or in ZooKeeper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -19,18 +19,20 @@ from pylogbroker.broker.metadata.clusterregistration import ClusterRegistration
 from pylogbroker.broker.metadata.controllerservice import ControllerService
 from pylogbroker.broker.metadata.zookeeperlog import ZookeeperLog
 from pylogbroker.broker.metadatamanager import MetadataManager
-from pylogbroker.cluster.metadataimage import Endpoint
+from pylogbroker.cluster.metadataimage import Endpoint, MetadataImage
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.net.workers import IWorker
-from pylogbroker.replication.controller import LogState
+from pylogbroker.replication.controller import LogState, PartitionKey
+from pylogbroker.replication.elections import Loss
 from pylogbroker.storage.kafka.checkpoints import (
     META_PROPERTIES,
-    readBrokerEpoch,
+    LastRegistration,
     readMetaProperties,
-    writeBrokerEpoch,
+    readRegistration,
+    writeRegistration,
 )
 from pylogbroker.storage.logdirectory import APACHE_METADATA
 from pylogbroker.storage.metadatastore import JOURNAL_NAME
@@ -125,20 +127,26 @@ class ClusterMembership:
         return "" if found is None else found.clusterId
 
     @asDeferred
-    async def register(self, endpoints: Sequence[Endpoint], wasClosedCleanly: bool) -> None:
+    async def register(
+        self,
+        endpoints: Sequence[Endpoint],
+        wasClosedCleanly: bool,
+        losses: Callable[[MetadataImage], Mapping[PartitionKey, Loss]],
+    ) -> None:
         """
         Register, and be a candidate for the controller. The log directory is open.
 
         @param wasClosedCleanly: whether the last broker on this directory has stopped cleanly.
+        @param losses: gives what the directory has lost of the partitions of an image.
         @return: fires when the broker is registered; fails as L{ClusterRegistration.start}.
         """
         settings = self._settings
-        isFlushed = wasClosedCleanly or settings.logFlushAcksAll
-        if self._logs is LogState.UNCERTAIN and isFlushed:
-            self._logs = LogState.INTACT
         previous = await self._worker.submit(
-            lambda: readBrokerEpoch(self._fileSystem, settings.logDir)
+            lambda: readRegistration(self._fileSystem, settings.logDir)
         )
+        # What that process has acknowledged counts, and not what this one will.
+        if self._logs is LogState.UNCERTAIN and (wasClosedCleanly or previous.isFlushed):
+            self._logs = LogState.INTACT
         self._registration = ClusterRegistration(
             self._clock,
             self._log,
@@ -147,8 +155,9 @@ class ClusterMembership:
             endpoints,
             settings.brokerRack or None,
             self._logs,
-            previous,
+            previous.brokerEpoch,
             self._keepEpoch,
+            losses,
         )
         await self._registration.start()
         self._controller = ControllerService(
@@ -157,9 +166,14 @@ class ClusterMembership:
         self._controller.start()
 
     def _keepEpoch(self, epoch: int) -> Deferred[None]:
-        """Without its epoch the directory counts as one that may have lost what it had."""
+        """
+        Without its epoch the directory counts as one that may have lost what it had. It is there
+        before the first acknowledgement.
+        """
+        settings = self._settings
+        kept = LastRegistration(epoch, settings.logFlushAcksAll)
         return self._worker.submit(
-            lambda: writeBrokerEpoch(self._fileSystem, self._settings.logDir, epoch)
+            lambda: writeRegistration(self._fileSystem, settings.logDir, kept)
         )
 
     def stop(self) -> None:

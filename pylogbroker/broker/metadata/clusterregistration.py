@@ -18,7 +18,7 @@ id, and is an error at the start. Later it is logged, and tried again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -45,11 +45,21 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, CheckOperation, CreateOperation
 from pylogbroker.net.deferreds import asDeferred
-from pylogbroker.replication.controller import LogState, registerBroker
+from pylogbroker.replication.controller import (
+    NO_LOSSES,
+    LogState,
+    PartitionKey,
+    registerBroker,
+)
+from pylogbroker.replication.elections import Loss
 from pylogbroker.retry import RETRY_INTERVAL_MS
+from pylogbroker.types import formatCount
 
 PATIENCE_FACTOR = 3
 """Session time-outs to wait for an old session."""
+
+REPORTED_COUNT_MAX = 20
+"""Lost partitions that a line of the log names."""
 
 START_TRY_COUNT = 5
 """How often the start may lose its connection or its session."""
@@ -79,6 +89,7 @@ class ClusterRegistration:
         logs: LogState,
         previousEpoch: int,
         keepEpoch: Callable[[int], Deferred[None]],
+        losses: Callable[[MetadataImage], Mapping[PartitionKey, Loss]],
     ) -> None:
         """
         @param metadataLog: open.
@@ -86,6 +97,7 @@ class ClusterRegistration:
         @param logs: what this broker's logs have of what it once had.
         @param previousEpoch: the broker epoch that was written in the log directory; -1: none.
         @param keepEpoch: writes the broker epoch there.
+        @param losses: gives what the directory has lost of the partitions of an image.
         """
         self.epoch = -1
         self._clock = clock
@@ -98,6 +110,7 @@ class ClusterRegistration:
         self._logs = logs
         self._previousEpoch = previousEpoch
         self._keepEpoch = keepEpoch
+        self._losses = losses
         self._path = brokerPath(brokerId)
         self._lost: Deferred[Any] = succeed(None)
         self._isStopped = False
@@ -177,7 +190,8 @@ class ClusterRegistration:
     async def _registered(self, session: int, lost: Deferred[Any]) -> None:
         self._lost = lost
         self.epoch = self._previousEpoch = self._metadata.image.brokers[self._brokerId].epoch
-        self._logs = LogState.INTACT  # the process goes on
+        self._reportLosses()
+        self._logs, self._losses = LogState.INTACT, _noLosses  # the process goes on
         try:
             await self._keepEpoch(self.epoch)
         except StorageError as error:
@@ -194,6 +208,17 @@ class ClusterRegistration:
             clusterId=self._metadata.image.clusterId,
             epoch=self.epoch,
         )
+
+    def _reportLosses(self) -> None:
+        image = self._metadata.image
+        lost = [(image.topicsById[topicId].name, index) for topicId, index in self._losses(image)]
+        if lost:
+            log.error(
+                "Logs of {count} are gone, damaged, or end before committed records, and were given"
+                " up: {partitions}. Other replicas lead where one in sync is left",
+                count=formatCount(len(lost), "partition"),
+                partitions=" ".join(f"{name}-{index}" for name, index in lost[:REPORTED_COUNT_MAX]),
+            )
 
     async def _waitFor(self, gone: Deferred[Any]) -> None:
         patienceMs = PATIENCE_FACTOR * self._zookeeper.session_timeout
@@ -238,9 +263,15 @@ class ClusterRegistration:
             [list(each) for each in self._endpoints],
             self._rack,
         )
-        records = registerBroker(image, record, self._logs, self._previousEpoch)
+        records = registerBroker(
+            image, record, self._logs, self._previousEpoch, self._losses(image)
+        )
         some = beginningOf(records)
         return (some, True) if record in some else (some[: records.index(record)], False)
+
+
+def _noLosses(_image: MetadataImage) -> Mapping[PartitionKey, Loss]:
+    return NO_LOSSES
 
 
 def _late(_result: object, _seconds: float) -> None:

@@ -36,7 +36,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 BROKER_EPOCH = "broker-epoch-checkpoint"
-"""The latest registration of this directory's broker in its cluster."""
+"""The latest registration of this directory's broker, and how far it acknowledged."""
 
 CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANER)
 """The offset checkpoints of a log directory."""
@@ -235,21 +235,39 @@ def writeMetaProperties(fileSystem: IFileSystem, directory: str, found: MetaProp
     replaceFile(fileSystem, f"{directory}/{META_PROPERTIES}", "\n".join(lines).encode())
 
 
-def readBrokerEpoch(fileSystem: IFileSystem, directory: str) -> int:
+class LastRegistration(NamedTuple):
     """
-    The broker epoch in a log directory; -1: there is none. Blocks.
+    What a log directory knows of its broker's place in a cluster.
+
+    @ivar brokerEpoch: of the latest registration; -1: there was none.
+    @ivar isFlushed: whether that process acknowledged, and named to leaders, only what was flushed.
+    """
+
+    brokerEpoch: int
+    isFlushed: bool
+
+
+_FLUSHED, _WRITTEN = "flushed", "written"
+
+
+def readRegistration(fileSystem: IFileSystem, directory: str) -> LastRegistration:
+    """
+    The latest registration of a log directory's broker. Blocks.
 
     @raise CorruptLogError: the file cannot be read.
     """
     path = f"{directory}/{BROKER_EPOCH}"
     found = readCheckpoint(fileSystem, path)
     if found is None:
-        return -1
-    if len(found) != 1 or len(found[0]) != 1:
-        raise CorruptLogError(path, "read", f"{found!r} is no epoch")
-    return readNumber(path, found[0][0])
+        return LastRegistration(-1, True)
+    epoch, mode = [*(found[0] if len(found) == 1 else ()), "", ""][:2]
+    # Versions before did not say: then what was acknowledged may not have been flushed.
+    if len(found) != 1 or len(found[0]) > 2 or mode not in (_FLUSHED, _WRITTEN, ""):
+        raise CorruptLogError(path, "read", f"{found!r} is no epoch, and flushed or written")
+    return LastRegistration(readNumber(path, epoch), mode == _FLUSHED)
 
 
-def writeBrokerEpoch(fileSystem: IFileSystem, directory: str, epoch: int) -> None:
-    """Write the broker epoch durably. Blocks."""
-    writeCheckpoint(fileSystem, f"{directory}/{BROKER_EPOCH}", [str(epoch)])
+def writeRegistration(fileSystem: IFileSystem, directory: str, found: LastRegistration) -> None:
+    """Write the latest registration durably. Blocks."""
+    mode = _FLUSHED if found.isFlushed else _WRITTEN
+    writeCheckpoint(fileSystem, f"{directory}/{BROKER_EPOCH}", [f"{found.brokerEpoch} {mode}"])

@@ -70,7 +70,10 @@ class ClusterTopicTests(SynchronousTestCase):
         return [each.leader for each in self.metadata.image.topics["a"].partitions]
 
     def test_created(self) -> None:
-        """Each partition is on the disk of its broker alone, whichever broker was asked."""
+        """
+        Each partition is on the disk of its broker alone, whichever broker was asked, and that is
+        noted there.
+        """
         self.create(count=6, by=2)
         leaders = self.leaders()
         self.assertEqual(sorted(leaders), [1, 1, 2, 2, 3, 3])
@@ -78,6 +81,11 @@ class ClusterTopicTests(SynchronousTestCase):
             own = [index for index, leader in enumerate(leaders) if leader == brokerId]
             self.assertEqual(found, own)
             self.assertEqual(self.directories(brokerId), [f"a-{index}" for index in own])
+            bench = self.bench.brokers[brokerId]
+            for index in own:
+                self.assertTrue(bench.directory.isRemembered(TopicPartition("a", index)))
+            text = bench.files.contents(f"{bench.directory.path}/replication-offset-checkpoint")
+            self.assertEqual(text.count(b"a "), len(own))
 
     def test_answeredWhenOwnAreThere(self) -> None:
         """A change does not wait for the disks of other brokers."""

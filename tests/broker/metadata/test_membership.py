@@ -33,7 +33,7 @@ from pylogbroker.cluster.metadataimage import (
 )
 from pylogbroker.errors import ConfigurationError, MetadataError, ZookeeperError
 from pylogbroker.interfaces import EPHEMERAL
-from pylogbroker.replication.controller import LogState
+from pylogbroker.replication.controller import NO_LOSSES, LogState
 from tests.broker.metadata.clustercase import SESSION_MS, Cluster, ImmediateWorker, Member
 
 
@@ -57,6 +57,7 @@ class Broker:
             LogState.INTACT,
             previousEpoch,
             self.keepEpoch,
+            lambda image: NO_LOSSES,
         )
         self.controller = ControllerService(
             cluster.clock, self.member.log, self.manager, brokerId, ImmediateWorker()
