@@ -1,7 +1,7 @@
 """
 What the chaos trials of both dialects have in common (L{tests.integration.chaos},
-L{tests.integration.kafkachaosrun}): processes that write down what they see, and an agenda of faults
-that a seed decides. What comes of a fault depends on the machine, too.
+L{tests.integration.kafkachaosrun}): processes that write down what they see, and an agenda of
+faults that a seed decides. What comes of a fault depends on the machine, too.
 """
 
 from __future__ import annotations
@@ -66,11 +66,18 @@ class Member:
     """
 
     def __init__(
-        self, folder: Path, module: str, name: str, options: dict[str, Any], group: str = ""
+        self,
+        folder: Path,
+        module: str,
+        name: str,
+        options: dict[str, Any],
+        group: str = "",
+        command: Sequence[str] = (sys.executable, "-m"),
     ) -> None:
         """
         @param folder: of its record and its log.
         @param options: of the program, in JSON.
+        @param command: runs a module; it must become that process.
         """
         self.name = name
         self.group = group
@@ -89,8 +96,7 @@ class Member:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    sys.executable,
-                    "-m",
+                    *command,
                     module,
                     json.dumps({**options, "name": name, "record": str(self.record)}),
                 ],

@@ -13,11 +13,12 @@ logs must be the same, byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -46,6 +47,8 @@ AWAY_SECONDS = (0.0, 6.0)
 """How long a killed or stopped process is away: some are back before their session is over."""
 SERVICE_SECONDS = (0.0, 4.0)
 """From the end of a fault to the next one; replicas may still be out of sync."""
+PROGRESS = ("ok", "committed", "copied")
+"""The words with which a client says that it goes on."""
 OTHERS_SHARE = 0.3
 """How often any broker is taken; otherwise it is the leader of any partition."""
 NOTICE_SECONDS = SESSION_MS / 1000
@@ -110,9 +113,14 @@ class Figures(NamedTuple):
 
 
 class ReplicationTrial(KafkaChaosRun):
-    """One run."""
+    """
+    One run.
+
+    @cvar topics: of the clients.
+    """
 
     partitionCount = PARTITION_COUNT
+    topics: ClassVar[Sequence[str]] = (CLICKS, COPIES)
     groups = GROUPS
     startSeconds = START_SECONDS
     awaySeconds = AWAY_SECONDS
@@ -129,7 +137,8 @@ class ReplicationTrial(KafkaChaosRun):
         """See L{ChaosRun}."""
         super().__init__(folder, seed, seconds, tell, slowness)
         self.figures = Figures(isFlushed=bool(seed % 2), isCompacting=bool(seed // 2 % 2))
-        self._zookeeper = ZookeeperProcess(str(Path(folder) / "zookeeper"))
+        self._zookeeper: ZookeeperProcess | None = None
+        self._zookeeperServers = ""
         self._ports = {number: steadyPort() for number in BROKERS}
         self._admin: Any = None
 
@@ -137,7 +146,7 @@ class ReplicationTrial(KafkaChaosRun):
 
     def _carryOut(self) -> None:
         self._begin()
-        self._disturb([self._killBroker, self._stopBroker, self._restartBroker])
+        self._disturb(self._acts())
         self._finishAgenda()
         self._recover()
         self._drain()
@@ -150,20 +159,24 @@ class ReplicationTrial(KafkaChaosRun):
     def _end(self, seconds: float, faults: dict[str, int]) -> None:
         self.figures = self.figures._replace(seconds=seconds, faults=faults)
 
+    def _acts(self) -> list[Callable[[], None]]:
+        """The kinds of faults."""
+        return [self._killBroker, self._stopBroker, self._restartBroker]
+
     def _begin(self) -> None:
-        self._zookeeper.start()
+        self._zookeeperServers = self._startZookeeper()
         for number in BROKERS:
             self._launchBroker(number)
         self._until(lambda: all(map(self._isServing, BROKERS)), "brokers serve", START_SECONDS)
         self._admin = AdminClient({"bootstrap.servers": self._bootstrapServers, "log_level": 3})
-        topics = [NewTopic(name, PARTITION_COUNT, 3) for name in (CLICKS, COPIES)]
+        topics = [NewTopic(name, PARTITION_COUNT, 3) for name in self.topics]
         for waiting in self._admin.create_topics(topics).values():
             waiting.result()
         self._startClients()
         self._until(
             lambda: (
                 all(any(each.lines("ok")) for each in self._producers)
-                and all(any(each.lines("committed", "copied")) for each in self._members)
+                and all(any(each.lines(*PROGRESS)) for each in self._members)
             ),
             "each producer has an acknowledgement, and each member has committed",
             START_SECONDS,
@@ -171,15 +184,37 @@ class ReplicationTrial(KafkaChaosRun):
 
     @property
     def _bootstrapServers(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        return ",".join(map(self._address, BROKERS))
 
-    def _member(self, name: str, group: str = "", *, of: str = "ours", **options: Any) -> Member:
+    def _startZookeeper(self) -> str:
+        """Returns where it serves."""
+        self._zookeeper = ZookeeperProcess(str(self._folder / "zookeeper")).start()
+        return self._zookeeper.servers
+
+    def _stopZookeeper(self) -> None:
+        assert self._zookeeper is not None
+        self._zookeeper.stop()
+
+    def _address(self, number: int) -> str:
+        """Of a broker."""
+        return f"127.0.0.1:{self._ports[number]}"
+
+    def _member(
+        self,
+        name: str,
+        group: str = "",
+        *,
+        of: str = "ours",
+        command: Sequence[str] = (sys.executable, "-m"),
+        **options: Any,
+    ) -> Member:
         module = {
             "ours": "tests.integration.kafkachaosmember",
             "confluent": "tests.long.confluentmember",
+            "appender": "tests.long.appender",
         }[of]
         given = {"seed": self._random.random(), **options}
-        return Member(self._folder, module, name, given, group)
+        return Member(self._folder, module, name, given, group, command)
 
     def _startClients(self) -> None:
         servers = {"bootstrap.servers": self._bootstrapServers}
@@ -260,11 +295,18 @@ class ReplicationTrial(KafkaChaosRun):
                 "log.cleaner.backoff.ms": "5000" if self.figures.isCompacting else "3600000",
             },
             number,
-            str(self._folder),
+            self._directory(number),
             self._ports[number],
-            self._zookeeper.servers,
+            self._zookeeperServers,
         )
-        name = f"broker{number}-{len(self._brokers[number])}"
+        return self._broker(number, f"broker{number}-{len(self._brokers[number])}", properties)
+
+    def _directory(self, number: int) -> str:
+        """Where a broker has its log directory."""
+        return str(self._folder)
+
+    def _broker(self, number: int, name: str, properties: Mapping[str, str]) -> Member:
+        """The process of a broker."""
         return self._member(name, program="broker", properties=properties, seed=0)
 
     def _leaders(self) -> list[int]:
@@ -285,7 +327,11 @@ class ReplicationTrial(KafkaChaosRun):
         return self._random.choice(leaders or BROKERS)
 
     def _release(self, kind: str, number: int, begin: float, what: str) -> None:
-        self._note(kind, f"{BROKER}{number}", begin, what)
+        self._releaseAll(kind, f"{BROKER}{number}", begin, what)
+
+    def _releaseAll(self, kind: str, target: str, begin: float, what: str) -> None:
+        """A fault has ended; note it, and when the next one may come."""
+        self._note(kind, target, begin, what)
 
         def free() -> None:
             self._isBrokerAway = False
@@ -340,7 +386,7 @@ class ReplicationTrial(KafkaChaosRun):
 
     @staticmethod
     def _progress(member: Member) -> int:
-        return sum(1 for _line in member.lines("ok", "committed", "copied"))
+        return sum(1 for _line in member.lines(*PROGRESS))
 
     def _drain(self) -> None:
         """Let the producers end, the copies be complete, and the groups read and commit all."""
@@ -383,7 +429,7 @@ class ReplicationTrial(KafkaChaosRun):
             self._brokers[number][-1].leave()
         for number in BROKERS:
             self._endWell(self._brokers[number][-1])
-        self._zookeeper.stop()
+        self._stopZookeeper()
 
     # -- the books
 
@@ -394,8 +440,7 @@ class ReplicationTrial(KafkaChaosRun):
         """
         count = 0
         for topic, partitions, mayEndEarlier in (
-            (CLICKS, PARTITION_COUNT, False),
-            (COPIES, PARTITION_COUNT, False),
+            *((topic, PARTITION_COUNT, False) for topic in self.topics),
             (OFFSETS, COORDINATOR_PARTITION_COUNT, True),
             (TRANSACTIONS, COORDINATOR_PARTITION_COUNT, True),
         ):
@@ -415,7 +460,7 @@ class ReplicationTrial(KafkaChaosRun):
         self.figures = self.figures._replace(comparedCount=count)
 
     def _logOf(self, broker: int, partition: str) -> bytes:
-        directory = self._folder / f"broker{broker}" / partition
+        directory = Path(self._directory(broker), f"broker{broker}", partition)
         return b"".join(each.read_bytes() for each in sorted(directory.glob("*.log")))
 
     def _judge(self) -> None:
@@ -445,7 +490,8 @@ class ReplicationTrial(KafkaChaosRun):
 
     def _clear(self) -> None:
         super()._clear()
-        self._zookeeper.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
 
 
 def _commonCount(one: bytes, other: bytes) -> int:

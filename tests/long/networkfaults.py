@@ -1,0 +1,104 @@
+"""
+The chaos trial with replicas (L{tests.long.replication}) in a network of namespaces, with an
+ensemble of Apache's ZooKeeper::
+
+    python -m tests.long.networkfaults --seeds 50 --output docs/results/network-faults.md
+
+It needs Linux, root, C{ip}, C{unshare}, C{nsenter} and Java, and prints what is done while it is
+done; the exit status is 0 if nothing was broken. Several can run at the same time, each in
+namespaces of its own, which go with it. Where something was broken, the directory with the data,
+the logs and the records of all processes is kept, and named.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from tests.integration.kafkachaosrun import CLIENT_PROPERTIES
+from tests.long.chaosruns import ChaosPage, runChaos
+from tests.long.namespacechaos import NamespaceTrial
+from tests.long.namespaces import isolate
+from tests.long.replicationchaos import (
+    BROKER_PROPERTIES,
+    CONFLUENT_PROPERTIES,
+    CONSUMER_PROPERTIES,
+    RECOVERY_SECONDS,
+)
+
+PROGRAM = "tests.long.networkfaults"
+PAGE = ChaosPage(
+    (
+        "Three brokers, three members of Apache's ZooKeeper, and clients, each in a network",
+        "namespace of its own. One fault after another, from the seed: brokers are killed (-9),",
+        "paused, restarted in order, cut off (from all, in one direction, from one another, from",
+        "ZooKeeper); the cluster is cut in two; members of ZooKeeper are killed, paused, cut off;",
+        "disks are full; wall clocks are stepped; applications with transactions are paused. What",
+        "must hold is in [testing](../testing.md#chaos-in-network-namespaces).",
+    ),
+    (f"confluent-kafka {version('confluent-kafka')}",),
+    (
+        f"in sync within {RECOVERY_SECONDS} s after the last fault",
+        f"brokers: {BROKER_PROPERTIES}",
+        f"clients: {CLIENT_PROPERTIES}",
+        f"members: {CONSUMER_PROPERTIES}",
+        f"confluent-kafka: {CONFLUENT_PROPERTIES}",
+    ),
+    (
+        "`acks=all` is",
+        "faults",
+        "sent",
+        "acknowledged",
+        "copied",
+        "aborted",
+        "delivered",
+        "delivered again",
+        "longest time without an acknowledgement (s)",
+        "in sync (s)",
+        "bytes compared",
+        "transactions on lists, committed",
+        "not committed",
+        "reads of lists",
+        "edges",
+    ),
+)
+
+
+def cells(trial: NamespaceTrial) -> list[str]:
+    """The figures of a run, for the table."""
+    figures, transactions = trial.figures, trial.transactions
+    return [
+        "flushed" if figures.isFlushed else "written",
+        f"{sum(figures.faults.values())}",
+        f"{figures.sentCount:,}",
+        f"{figures.okCount:,}",
+        f"{figures.copiedCount:,}",
+        f"{figures.abortedCount:,}",
+        f"{figures.deliveredCount:,}",
+        f"{figures.againCount:,}",
+        f"{figures.ackSecondsMax:.1f}",
+        f"{figures.recoverySeconds:.1f}",
+        f"{figures.comparedCount:,}",
+        f"{transactions.committedCount:,}",
+        f"{transactions.abortedCount:,}",
+        f"{transactions.readCount:,}",
+        f"{transactions.edgeCount:,}",
+    ]
+
+
+def main() -> int:
+    """Run it; returns the exit status."""
+    isolate(PROGRAM)
+    return runChaos(
+        PROGRAM,
+        "Cut a cluster's network, stop its processes, fill its disks, step its clocks, and see"
+        " whether anything is lost.",
+        50,
+        300,
+        PAGE,
+        NamespaceTrial,
+        cells,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
