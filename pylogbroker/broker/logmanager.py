@@ -975,6 +975,11 @@ class LogManager:
             self._log.error("Offset checkpoints could not be written: {error}", error=error)
         return error
 
+    def flushedStart(self, partition: Partition) -> int:
+        """As L{LogDirectory.flushedStart}."""
+        assert self._directory is not None and isinstance(partition.log, BatchLog)
+        return self._directory.flushedStart(partition.log)
+
     async def remember(self, topicPartition: TopicPartition) -> None:
         """
         Note durably that a partition is in the directory, so that a later start finds out if it is

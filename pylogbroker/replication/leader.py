@@ -109,6 +109,7 @@ class FollowerState:
     @ivar lastCaughtUpMs: when it had the leader's end for the last time.
     @ivar lastFetchMs: when it has fetched for the last time.
     @ivar lastFetchEndOffset: the leader's end then.
+    @ivar logStartOffset: of its log then; -1: it does not say.
     """
 
     lastCaughtUpMs: int
@@ -116,6 +117,7 @@ class FollowerState:
     brokerEpoch: int = UNDEFINED
     lastFetchMs: int = 0
     lastFetchEndOffset: int = UNDEFINED
+    logStartOffset: int = UNDEFINED
 
     def update(self, fetch: ReplicaFetch, leaderEndOffset: int, nowMs: int) -> None:
         """A fetch has come."""
@@ -127,6 +129,7 @@ class FollowerState:
         elif self.lastFetchEndOffset != UNDEFINED and fetch.offset >= self.lastFetchEndOffset:
             self.lastCaughtUpMs = max(self.lastCaughtUpMs, self.lastFetchMs)
         self.logEndOffset = fetch.offset
+        self.logStartOffset = fetch.logStartOffset
         self.lastFetchMs, self.lastFetchEndOffset = nowMs, leaderEndOffset
 
     def isCaughtUp(self, leaderEndOffset: int, nowMs: int, lagTimeMaxMs: int) -> bool:
@@ -287,6 +290,20 @@ class LeaderReplica:
         ListOffsets is C{OFFSET_NOT_AVAILABLE} (KIP-207).
         """
         return self.highWatermark >= self.epochStartOffset
+
+    def lowWatermark(self, logStartOffset: int) -> int:
+        """
+        The offset from which on records may come back when another replica leads: what is before
+        it is deleted on each replica that is in sync, or may be by now; -1: that is not known.
+
+        @param logStartOffset: of the leader's log.
+        """
+        starts = [
+            self.followers[each].logStartOffset
+            for each in self.maximalInSync
+            if each in self.followers
+        ]
+        return min([logStartOffset, *starts])
 
     # -- rules
 

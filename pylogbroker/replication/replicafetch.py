@@ -55,6 +55,7 @@ class ReplicaFetch(NamedTuple):
         acknowledgement promises.
     @ivar lastFetchedEpoch: of the record before; -1: there is none.
     @ivar number: of the request, among those of this follower to any leader.
+    @ivar logStartOffset: of the follower's log, as a power cut leaves it; -1: it does not say.
     """
 
     brokerId: int
@@ -63,6 +64,7 @@ class ReplicaFetch(NamedTuple):
     offset: int
     lastFetchedEpoch: int
     number: int
+    logStartOffset: int = UNDEFINED
 
 
 class ReplicaFetchAnswer(NamedTuple):

@@ -645,6 +645,11 @@ class LogDirectory:
         changed = {name: offsets[name] for name in names if offsets[name] != self._saved[name]}
         return CheckpointJob(self._fileSystem, self.path, changed) if changed else None
 
+    def flushedStart(self, log: BatchLog) -> int:
+        """Where a log begins after a power cut, at the least."""
+        saved = self._saved[LOG_START].get(log.topicPartition, 0)
+        return min(log.logStartOffset, max(saved, log.segments[0].baseOffset))
+
     def checkpointsAhead(self, log: BatchLog) -> list[str]:
         """
         The checkpoints that say more of a partition than is true, after a truncation or a crash.

@@ -105,6 +105,23 @@ class WatermarkTests(LeaderCase):
         self.assertEqual(self.append(20, 14), [MoveHighWatermark(14)])
         self.assertEqual(self.append(20, 20), [MoveHighWatermark(20)])
 
+    def test_lowWatermark(self) -> None:
+        """
+        What the leader has deleted may come back while a replica in sync, or one that may be by
+        now, has it. What a follower has is not known before it fetches.
+        """
+        self.lead(ALL)
+        self.fetch(2, 10, logStartOffset=4)
+        self.assertEqual(self.leader.lowWatermark(7), -1)
+        self.fetch(3, 10, logStartOffset=7)
+        self.assertEqual(self.leader.lowWatermark(7), 4)
+        self.fetch(2, 10, logStartOffset=8)
+        self.assertEqual(self.leader.lowWatermark(7), 7)
+        self.lead(ALONE)
+        self.assertEqual(self.leader.lowWatermark(7), 7)
+        self.fetch(2, 10, logStartOffset=3)  # it is asked to join
+        self.assertEqual(self.leader.lowWatermark(7), 3)
+
     def test_tooFewInSync(self) -> None:
         """Below min.insync.replicas it stands still, and acks=all is not served (KIP-966)."""
         self.assertEqual(self.lead(ALONE, minInSync=2), [])

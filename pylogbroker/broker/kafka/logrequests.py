@@ -8,6 +8,9 @@ of the log when it came, with the flush that this needs; at most L{WAIT_MS_MAX}.
 other replicas is not waited for: what was acknowledged by all is below its high watermark. But a
 client must ask again for what may be behind it, while it has not reached the start of its leader's
 epoch (KIP-207).
+
+Records are deleted when all replicas in sync have done it, since another one may lead next. After
+the request's time the client is told that it must ask again.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
@@ -255,7 +258,7 @@ class LogRequests:
                 partitionIndex=part.partitionIndex, lowWatermark=-1
             )
             try:
-                result.lowWatermark = await self._delete(name, part)
+                result.lowWatermark = await self._delete(name, part, request.timeoutMs)
             except PylogbrokerError as error:
                 result.errorCode = errorOf(error).code
             return result
@@ -270,7 +273,7 @@ class LogRequests:
 
         return Deferred.fromCoroutine(deleteAll())
 
-    async def _delete(self, name: str, part: Any) -> int:
+    async def _delete(self, name: str, part: Any, timeoutMs: int) -> int:
         partition, log = self._find(name, part.partitionIndex)
         if name in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -281,7 +284,17 @@ class LogRequests:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if part.offset == _HIGH_WATERMARK or part.offset > log.highWatermark:
             await self._awaitReadable(partition, log)
-        return await self._broker.deleteRecords(partition, part.offset)
+        start = await self._broker.deleteRecords(partition, part.offset)
+        if not log.isReplicated or self._topics.replicas is None:
+            return start
+        waiting = self._topics.replicas.awaitDeletion(partition, start)
+        key = self._purgatory.wait(max(timeoutMs, 0), waiting.cancel)
+        try:
+            return await waiting
+        except CancelledError:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from None
+        finally:
+            self._purgatory.cancel(key)
 
     # -- DescribeLogDirs
 

@@ -151,6 +151,15 @@ class IReplicas(Protocol):
     def release(self, partition: Partition) -> None:
         """A partition is not to be replicated any more, or is to be removed."""
 
+    def awaitDeletion(self, partition: Partition, offset: int) -> Deferred[int]:
+        """
+        Wait until records before an offset are deleted on all replicas in sync. It may be
+        cancelled.
+
+        @return: fires with the low watermark; fails with L{KafkaError} when this broker does not
+            lead the partition any more.
+        """
+
 
 class _Work(NamedTuple):
     """

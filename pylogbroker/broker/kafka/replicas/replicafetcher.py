@@ -69,6 +69,8 @@ class IFetchReceiver(Protocol):
 
     def nowMs(self) -> int: ...
 
+    def logStartOf(self, replica: HostedReplica) -> int: ...
+
     def answered(
         self,
         replica: HostedReplica,
@@ -235,7 +237,7 @@ class ReplicaFetcher:
                 currentLeaderEpoch=request.leaderEpoch,
                 fetchOffset=request.offset,
                 lastFetchedEpoch=request.lastFetchedEpoch,
-                logStartOffset=replica.log.logStartOffset,
+                logStartOffset=self._receiver.logStartOf(replica),
                 partitionMaxBytes=settings.partitionSizeMax,
             )
             topics.setdefault(replica.topic.topicId.bytes, []).append(part)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -128,9 +128,12 @@ class HostedReplica:
     @ivar isAsking: a change of the in-sync set is under way.
     @ivar sent: the last in-sync set that was asked for.
     @ivar fetcher: of the leader that the replica follows; L{None}: it follows none.
+    @ivar deletions: those who wait until records before an offset are deleted on all replicas in
+        sync.
     """
 
     __slots__ = (
+        "deletions",
         "epoch",
         "fetcher",
         "hasFailed",
@@ -157,6 +160,7 @@ class HostedReplica:
         self.fetcher: ReplicaFetcher | None = None
         self.isWriting = self.isAsking = self.isLeading = False
         self.isReleased = self.hasFailed = False
+        self.deletions: list[tuple[int, Deferred[int]]] = []
 
     @property
     def follower(self) -> FollowerReplica | None:
@@ -293,6 +297,38 @@ class ReplicaManager:
             self._fetchFrom(found, NO_LEADER)
             found.machine = None
 
+    def awaitDeletion(self, partition: Partition, offset: int) -> Deferred[int]:
+        """As L{pylogbroker.broker.kafka.topics.IReplicas}."""
+        replica = self._replicas.get(partition)
+        if replica is None or not replica.isLeading:
+            return fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+        def cancelled(waiting: Deferred[int]) -> None:
+            replica.deletions = [each for each in replica.deletions if each[1] is not waiting]
+
+        waiting: Deferred[int] = Deferred(cancelled)
+        replica.deletions.append((offset, waiting))
+        self._endDeletions(replica)
+        return waiting
+
+    def _endDeletions(self, replica: HostedReplica) -> None:
+        """Tell those who wait for a deletion that it is over, or cannot be waited for any more."""
+        leader = None if replica.machine is None else replica.machine.leader
+        waiting, replica.deletions = replica.deletions, []
+        if leader is None or not replica.isLeading:
+            for _offset, each in waiting:
+                each.errback(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        low = leader.lowWatermark(self._logManager.flushedStart(replica.partition))
+        replica.deletions = [each for each in waiting if each[0] > low]
+        for offset, each in waiting:
+            if offset <= low:
+                each.callback(low)
+
+    def logStartOf(self, replica: HostedReplica) -> int:
+        """The log start that a follower tells its leader."""
+        return self._logManager.flushedStart(replica.partition)
+
     def _onMetadata(self) -> None:
         self._register()
         for each in list(self._replicas.values()):
@@ -362,6 +398,8 @@ class ReplicaManager:
                 partition.onWritten = replica.log.onFlushed
             self._topics.lead(replica.topic, replica.index)
         self._fetchFrom(replica, NO_LEADER if follower is None else follower.leader)
+        if replica.deletions:
+            self._endDeletions(replica)
 
     def _fetchFrom(self, replica: HostedReplica, leader: int) -> None:
         """Have the fetcher of a leader fetch a partition, and no other."""
@@ -582,7 +620,13 @@ class ReplicaManager:
         leader, nowMs = machine.leader, self.nowMs()
         self._perform(replica, machine.logChanged(nowMs))
         request = ReplicaFetch(
-            fetch.replicaId, fetch.replicaEpoch, leader.leaderEpoch, fetch.offset, UNDEFINED, 0
+            fetch.replicaId,
+            fetch.replicaEpoch,
+            leader.leaderEpoch,
+            fetch.offset,
+            UNDEFINED,
+            0,
+            fetch.logStartOffset,
         )
         answer, effects = leader.fetched(request, replica.log.logStartOffset, nowMs)
         self._perform(replica, effects)

@@ -11,7 +11,7 @@ from pylogbroker.broker.kafka.errors import KafkaError
 from pylogbroker.broker.kafka.topics import batchLog
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.cluster.kafka import metadatalog
-from pylogbroker.cluster.metadataimage import ConfigRecord, PartitionImage
+from pylogbroker.cluster.metadataimage import ConfigRecord, FenceBrokerRecord, PartitionImage
 from pylogbroker.coordinator.effects import TransactionalProducer
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import EndMarker
@@ -105,6 +105,92 @@ class FollowTests(ReplicaCase):
         self.bench.settle()
         log = batchLog(partition)
         self.assertEqual((log.logStartOffset, log.highWatermark, log.logEndOffset), (1, 2, 2))
+
+
+class DeleteRecordsTests(ReplicaCase):
+    """What is deleted does not come back with the next leader."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        cls = messages.ProduceRequest
+        part = cls.PartitionProduceData(index=0, records=batch(b"a", b"b", b"c"))
+        topic = cls.TopicProduceData(name="a", topicId=ZERO_UUID, partitionData=[part])
+        self.bench.begin(1, ApiKey.PRODUCE, 12, cls(acks=-1, timeoutMs=1000, topicData=[topic]))
+        self.bench.settle()
+        self.follow(3, 0)
+
+    def follow(self, offset: int, logStart: int) -> None:
+        """Broker 2 fetches."""
+        cls = messages.FetchRequest
+        part = cls.FetchPartition(
+            partition=0, fetchOffset=offset, logStartOffset=logStart, partitionMaxBytes=1000
+        )
+        topic = cls.FetchTopic(topicId=self.topic.topicId.bytes, partitions=[part])
+        state = cls.ReplicaState(
+            replicaId=2, replicaEpoch=self.bench.metadata.image.brokers[2].epoch
+        )
+        body = cls(replicaState=state, maxWaitMs=0, maxBytes=1000, topics=[topic])
+        self.bench.ask(1, ApiKey.FETCH, 16, body)
+
+    def delete(self, offset: int = -1, timeoutMs: int = 5000) -> list[Any]:
+        cls = messages.DeleteRecordsRequest
+        part = cls.DeleteRecordsPartition(partitionIndex=0, offset=offset)
+        topic = cls.DeleteRecordsTopic(name="a", partitions=[part])
+        answers = self.bench.begin(
+            1, ApiKey.DELETE_RECORDS, 2, cls(topics=[topic], timeoutMs=timeoutMs)
+        )
+        self.bench.settle()
+        return answers
+
+    def outcome(self, answers: list[Any]) -> tuple[int, int]:
+        (part,) = answers[0].topics[0].partitions
+        return part.errorCode, part.lowWatermark
+
+    def test_followersFirst(self) -> None:
+        """The answer comes when each replica in sync has deleted, and says how far."""
+        answers = self.delete(2)
+        self.assertEqual(answers, [])
+        self.follow(3, 1)
+        self.assertEqual(answers, [])
+        self.follow(3, 2)
+        self.assertEqual(self.outcome(answers), (0, 2))
+        self.assertEqual(self.outcome(self.delete(1)), (0, 2))
+
+    def test_late(self) -> None:
+        """After the request's time the client must ask again."""
+        answers = self.delete(2, 700)
+        self.bench.brokers[1].clock.advance(0.8)
+        self.bench.settle()
+        self.assertEqual(self.outcome(answers), (ErrorCode.REQUEST_TIMED_OUT, -1))
+        self.follow(3, 2)
+        self.assertEqual(self.outcome(self.delete(2)), (0, 2))
+
+    def test_leavesInSync(self) -> None:
+        """One that is not in sync any more, since it is gone, is not waited for."""
+        answers = self.delete(2)
+        fence = FenceBrokerRecord(2, self.bench.metadata.image.brokers[2].epoch)
+        part = PartitionImage(1, 0, 1, BOTH, (1,))
+        self.bench.change(fence, part.record(self.topic.topicId, 0))
+        self.bench.settle()
+        self.assertEqual(self.outcome(answers), (0, 2))
+
+    def test_leaderMoves(self) -> None:
+        """A leader that is replaced meanwhile does not know what the next one has."""
+        answers = self.delete(2)
+        self.put(0, PartitionImage(2, 1, 1, BOTH, BOTH))
+        self.bench.settle()
+        self.assertEqual(self.outcome(answers), (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1))
+
+    def test_flushedStart(self) -> None:
+        """A follower tells the start that a power cut leaves, not one that is being written."""
+        bench = self.bench.brokers[1]
+        partition, manager = self.partition(0), bench.kafka.replicas
+        deleting = Deferred.fromCoroutine(bench.logManager.deleteRecords(partition, 1))
+        self.assertEqual(batchLog(partition).logStartOffset, 1)
+        self.assertEqual(manager.logStartOf(manager._replicas[partition]), 0)
+        self.bench.settle()
+        self.successResultOf(deleting)
+        self.assertEqual(manager.logStartOf(manager._replicas[partition]), 1)
 
 
 class ProduceTests(ReplicaCase):
