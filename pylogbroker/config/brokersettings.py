@@ -72,6 +72,7 @@ from pylogbroker.errors import ConfigurationError
 LOCAL, ZOOKEEPER = "local", "zookeeper"
 """Values of C{metadata.store}."""
 
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 SAMPLE_NAME = "broker.properties"
@@ -670,6 +671,15 @@ class BrokerSettings(Settings):
         "30000",
         "The time in milliseconds after which a follower that has not reached the end of its "
         "leader's log leaves the in-sync set.",
+    )
+    replicaSelectorClass = ownKey(
+        "replica.selector.class",
+        Enum({RACK_AWARE_SELECTOR: RACK_AWARE_SELECTOR}),
+        None,
+        "From which replica a consumer reads that names its rack (`client.rack`): with Kafka's "
+        "RackAwareReplicaSelector from one in its rack (`broker.rack`), if there is one in sync. "
+        "All brokers should have the same value.",
+        derived="none: from the leader",
     )
     replicaFetchMaxBytes = ownKey(
         "replica.fetch.max.bytes",

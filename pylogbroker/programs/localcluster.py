@@ -89,16 +89,19 @@ class LocalCluster:
         properties: Mapping[str, str],
         port: int = 0,
         zookeeperPort: int = 0,
+        own: Mapping[int, Mapping[str, str]] = {},
     ) -> None:
         """
         @param directory: of all data; made if it is missing.
         @param properties: of all brokers.
+        @param own: those of single brokers, such as C{broker.rack}, by id.
         @param port: of the first broker; the others have the next ones. 0: each takes a free one.
         @param zookeeperPort: 0 for any free one.
         """
         self._reactor = reactor
         self._directory = directory
         self._properties = {**_replicationFactors(brokerCount), **properties}
+        self._own = own
         self._ports = [port and port + each for each in range(brokerCount)]
         self.servers = ""
         self.zookeeper = StandaloneZookeeper(
@@ -125,9 +128,10 @@ class LocalCluster:
     @asDeferred
     async def startBroker(self, number: int, port: int = 0) -> None:
         """Start a broker that does not run, with the data that it had."""
+        properties = {**self._properties, **self._own.get(number, {})}
         broker = EmbeddedBroker(
             self._reactor,
-            brokerProperties(self._properties, number, self._directory, port, self.servers),
+            brokerProperties(properties, number, self._directory, port, self.servers),
         )
         await broker.start()
         self.brokers[number] = broker

@@ -254,6 +254,15 @@ class FollowerReplica:
         self.state, self._request = FetchState.FAILED, None
         return []
 
+    # -- what others ask
+
+    @property
+    def leaderHighWatermark(self) -> int:
+        """
+        What the leader of this epoch has said last. This log may be behind it. -1: nothing yet.
+        """
+        return self._leaderHighWatermark
+
     # -- rules
 
     @property

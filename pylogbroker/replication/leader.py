@@ -271,6 +271,15 @@ class LeaderReplica:
     # -- what others ask
 
     @property
+    def inSync(self) -> tuple[int, ...]:
+        """Those that the metadata have in sync, this broker among them."""
+        return self._state.partition.inSync
+
+    @property
+    def brokerId(self) -> int:
+        return self._broker.brokerId
+
+    @property
     def maximalInSync(self) -> frozenset[int]:
         """Those that the metadata have in sync, and those that may be by now."""
         proposed = () if self.pending is None else self.pending.inSync

@@ -131,6 +131,7 @@ _SHOWN = {
     "replica.fetch.response.max.bytes": ConfigType.INT,
     "replica.fetch.wait.max.ms": ConfigType.INT,
     "replica.lag.time.max.ms": ConfigType.LONG,
+    "replica.selector.class": ConfigType.STRING,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ConfigType.INT,
     "transaction.max.timeout.ms": ConfigType.INT,
     "transaction.remove.expired.transaction.cleanup.interval.ms": ConfigType.INT,
@@ -365,6 +366,8 @@ class KafkaBroker:
             self.nodes,
             self.authorizer,
             self.quotas,
+            self.replicas,
+            bool(self._settings.replicaSelectorClass),
         )
         self.groups = GroupService(
             self._clock, self.topics, broker.readWorker, self._settings, self._random

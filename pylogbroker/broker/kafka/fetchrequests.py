@@ -17,6 +17,12 @@ high watermark may follow from it. It is answered at once if it has not been tol
 yet, so that followers know it soon. From a broker that is no replica, or was registered anew since,
 it is refused.
 
+A consumer may read from a follower, too (KIP-392), from version 11 on: what that knows to be
+committed. Where a selector is set (C{replica.selector.class}), a leader tells a consumer that
+names its rack which follower to ask instead, at once; and it answers a follower's fetch that waits
+as soon as the high watermark has moved, not only when there are records, since others wait for that
+at the follower. Kafka leaves them to C{replica.fetch.wait.max.ms} (KAFKA-9952).
+
 A reader who names the epoch of its last record learns at once where its log, or what it has
 consumed, is not the leader's any more (KIP-595).
 
@@ -29,9 +35,9 @@ Which partitions are read for a request, and which of them are sent, is decided 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 
@@ -51,7 +57,7 @@ from pylogbroker.broker.logmanager import Partition, ReplicaProgress
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
 from pylogbroker.cluster.metadataimage import ReachableBroker
-from pylogbroker.errors import PylogbrokerError
+from pylogbroker.errors import OffsetOutOfRangeError, PylogbrokerError
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.sendfile import ResponsePart, releaseSlices
@@ -60,12 +66,15 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest, FetchResponseWriter
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+from pylogbroker.replication.replicaselector import NO_REPLICA
 from pylogbroker.storage.kafka.epochs import EpochStart, divergence
 from pylogbroker.storage.kafka.transactionindex import AbortedTransaction
 from pylogbroker.storage.partitionlog import MarkKind
 
 WAIT_MS_MAX = 600_000
 UNREADABLE_WAIT_MS = 5_000
+FOLLOWER_VERSION = 11
+"""The first version whose clients know that a follower may answer (KIP-392)."""
 LEADER_VERSION = 16
 """The first version whose clients want to know who leads instead (KIP-951)."""
 RESPONSE_SIZE_MAX = 64 << 20
@@ -85,6 +94,8 @@ class _Read:
     @ivar slice: pinned.
     @ivar later: gives the slice, when only a worker can find or open it.
     @ivar diverging: where the reader's log is not this one's any more.
+    @ivar preferred: the broker to read from instead, or L{NO_REPLICA}.
+    @ivar isFollowed: another broker leads the partition, and this one follows.
     @ivar end: which the high watermark must reach before the response; 0: none.
     """
 
@@ -93,9 +104,11 @@ class _Read:
         "diverging",
         "end",
         "error",
+        "isFollowed",
         "key",
         "later",
         "partition",
+        "preferred",
         "slice",
         "wanted",
     )
@@ -109,7 +122,14 @@ class _Read:
         self.error: KafkaError | None = None
         self.later: Deferred[Slice] | None = None
         self.diverging: EpochStart | None = None
+        self.preferred = NO_REPLICA
+        self.isFollowed = False
         self.end = 0
+
+    @property
+    def isOver(self) -> bool:
+        """Whether nothing is read from it, whatever comes."""
+        return self.error is not None or self.diverging is not None or self.preferred != NO_REPLICA
 
     @property
     def isUnreadable(self) -> bool:
@@ -137,7 +157,27 @@ class _Read:
             log.lastStableOffset,
             log.logStartOffset,
             self.diverging,
+            self.preferred,
         )
+
+
+class IReadReplicas(Protocol):
+    """What knows who has a partition beside this broker."""
+
+    def preferredReadReplica(
+        self, partition: Partition, rack: str, offset: int, racks: Mapping[int, str | None]
+    ) -> int:
+        """
+        The follower from which a consumer is to read what this broker leads, or L{NO_REPLICA}.
+
+        @param rack: the consumer's.
+        @param racks: of the brokers that it can reach.
+        """
+        ...
+
+    def leaderHighWatermark(self, partition: Partition) -> int:
+        """What the leader of a partition that is followed has told last; -1: nothing."""
+        ...
 
 
 class FetchRequests:
@@ -148,6 +188,8 @@ class FetchRequests:
     @ivar nodes: see C{__init__}.
     @ivar authorizer: decides which topics a client may read.
     @ivar quotas: limit what a client may read.
+    @ivar replicas: see C{__init__}.
+    @ivar hasSelector: likewise.
     """
 
     def __init__(
@@ -160,12 +202,18 @@ class FetchRequests:
         nodes: Callable[[ConnectionState], dict[int, ReachableBroker]],
         authorizer: AclAuthorizer | None = None,
         quotas: ClientQuotas | None = None,
+        replicas: IReadReplicas | None = None,
+        hasSelector: bool = False,
     ) -> None:
         """
         @param nodes: gives the brokers that clients of a connection's listener reach, by id.
         @param authorizer: L{None}: every client may read every topic.
         @param quotas: L{None}: there are none.
+        @param replicas: L{None}: there are none.
+        @param hasSelector: consumers read from a replica in their rack.
         """
+        self.replicas = replicas
+        self.hasSelector = hasSelector and replicas is not None
         self.nodes = nodes
         self.authorizer = authorizer
         self.quotas = quotas
@@ -230,6 +278,7 @@ class _Fetch:
         "_key",
         "_owner",
         "_purgatory",
+        "_racks",
         "_reads",
         "_request",
         "_size",
@@ -261,6 +310,7 @@ class _Fetch:
         self._reads: list[_Read] = []
         self._unreadable: list[_Read] = []  # when the request came
         self._size = 0  # bytes of all slices
+        self._racks: dict[int, str | None] | None = None  # of the brokers that the client reaches
 
     def begin(
         self,
@@ -297,7 +347,12 @@ class _Fetch:
             found = None if fetched.name is None else self._topics.findById(topic, index)
         else:
             found = self._topics.find(topic, index)
+        isFollowed = False
+        if found is None and fetched.name is not None and self._mayReadFollower:
+            found = self._topics.followed(fetched.name, index)
+            isFollowed = found is not None
         read = _Read(fetched, found)
+        read.isFollowed = isFollowed
         if found is None:
             if fetched.name is None:
                 read.error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -309,9 +364,11 @@ class _Fetch:
             return read
         log = batchLog(found)
         try:
-            read.diverging = self._check(fetched.wanted, found)
+            read.diverging = self._check(fetched.wanted, found, isFollowed)
         except PylogbrokerError as error:
             read.error = errorOf(error)
+        if self._owner.hasSelector and not isFollowed and not read.isOver:
+            read.preferred = self._preferred(fetched.wanted, found)
         if self._isReplica or log.isReplicated:
             return read  # no acknowledgement is ahead of the high watermark
         if log.highWatermark < log.logEndOffset and read.error is None:
@@ -336,7 +393,24 @@ class _Fetch:
             return authorizer.requires(self._state, AclOperation.CLUSTER_ACTION, cluster)
         return authorizer.requires(self._state, AclOperation.READ, AclResourceType.TOPIC, name)
 
-    def _check(self, wanted: FetchPartition, partition: Partition) -> EpochStart | None:
+    @property
+    def _mayReadFollower(self) -> bool:
+        """Whether the client is a consumer that knows of reads from followers."""
+        return self._header.apiVersion >= FOLLOWER_VERSION and not self._isReplica
+
+    def _preferred(self, wanted: FetchPartition, partition: Partition) -> int:
+        """The replica from which a consumer of another rack reads instead."""
+        rack, replicas = self._request.rackId, self._owner.replicas
+        if not rack or self._isReplica or replicas is None or not partition.log.isReplicated:
+            return NO_REPLICA
+        if self._racks is None:
+            nodes = self._owner.nodes(self._state)
+            self._racks = {each: node.rack for each, node in nodes.items()}
+        return replicas.preferredReadReplica(partition, rack, wanted.fetchOffset, self._racks)
+
+    def _check(
+        self, wanted: FetchPartition, partition: Partition, isFollowed: bool
+    ) -> EpochStart | None:
         """
         Check what the reader says of itself, in Apache's order, and hear what a replica says.
 
@@ -349,9 +423,11 @@ class _Fetch:
         epoch, ours = wanted.currentLeaderEpoch, log.leaderEpoch
         if epoch >= 0 and epoch != ours:
             isOld = epoch < ours
-            raise KafkaError(
-                ErrorCode.FENCED_LEADER_EPOCH if isOld else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
+            code = ErrorCode.FENCED_LEADER_EPOCH if isOld else ErrorCode.UNKNOWN_LEADER_EPOCH
+            leader = self._topics.leaderAt(*partition.topicPartition) if isFollowed else None
+            if isOld and leader is not None:
+                raise NotLeaderOrFollowerError(*leader, code)
+            raise KafkaError(code)
         if self._isReplica and not self._topics.isReplica(
             *partition.topicPartition, request.replicaId, request.replicaEpoch
         ):
@@ -364,6 +440,8 @@ class _Fetch:
         if wanted.lastFetchedEpoch >= 0:
             if wanted.fetchOffset < log.logStartOffset:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if isFollowed and wanted.fetchOffset > log.highWatermark:
+                return None  # what a follower has there may not be the leader's
             found = divergence(
                 log.epochs, log.logEndOffset, wanted.fetchOffset, wanted.lastFetchedEpoch
             )
@@ -391,7 +469,7 @@ class _Fetch:
     def _readNow(self) -> bool:
         """Returns whether everything could be read without waiting for a file."""
         for read in self._reads:
-            if read.error is None and read.diverging is None and not read.slice.size:
+            if not read.isOver and not read.slice.size:
                 found = self._read(read)
                 if isinstance(found, Deferred):
                     read.later = found
@@ -430,14 +508,22 @@ class _Fetch:
             found = self._topics.findById(topic, index)
         else:
             found = self._topics.find(topic, index)
+        if found is None and read.isFollowed and read.partition is not None:
+            found = self._topics.followed(*read.partition.topicPartition)
         if found is not read.partition:
             return self._unavailable(topic, index)
+        if read.isFollowed and isinstance(error, OffsetOutOfRangeError):
+            assert self._owner.replicas is not None and found is not None
+            offset = read.wanted.fetchOffset
+            committed = self._owner.replicas.leaderHighWatermark(found)
+            if found.log.logEndOffset < offset <= committed:
+                return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)  # it will come
         return errorOf(error)
 
     def _readLater(self) -> None:
         async def readAll() -> None:
             for read in self._reads:
-                if read.error is not None or read.diverging is not None or read.slice.size:
+                if read.isOver or read.slice.size:
                     continue
                 later, read.later = read.later, None
                 found = self._read(read) if later is None else later
@@ -478,7 +564,7 @@ class _Fetch:
         if read.error is not None:
             isElsewhere = isinstance(read.error, NotLeaderOrFollowerError)
             return read.partition is not None or isElsewhere
-        if read.diverging is not None:
+        if read.diverging is not None or read.preferred != NO_REPLICA:
             return True
         if not self._isReplica or read.partition is None:
             return False
@@ -498,23 +584,32 @@ class _Fetch:
             self._owner.waiting[self._key] = expire
         self._waitCount = turn = self._waitCount + 1
         for read in self._reads:
-            hasFailed = read.error is not None or read.diverging is not None
-            if read.partition is None or (hasFailed and not read.isUnreadable):
+            if read.partition is None or (read.isOver and not read.isUnreadable):
                 continue  # what has failed would end the wait at once, again and again
             log = read.partition.log
             if read.isUnreadable:
                 mark, offset = MarkKind.HIGH_WATERMARK, read.end
             elif self._isReplica:
                 mark, offset = MarkKind.WRITTEN, log.writtenOffset + 1
+                if self._owner.hasSelector and not self._waitFor(
+                    read.partition, MarkKind.HIGH_WATERMARK, log.highWatermark + 1, turn
+                ):
+                    return
             elif self._isCommitted:
                 mark, offset = MarkKind.LAST_STABLE, log.lastStableOffset + 1
             else:
                 mark, offset = MarkKind.HIGH_WATERMARK, log.highWatermark + 1
-            cancel = read.partition.whenReached(mark, offset, self._moved)
-            if self._isEnded or turn != self._waitCount:  # that partition is out of service now
-                cancel()
+            if not self._waitFor(read.partition, mark, offset, turn):
                 return
-            self._cancels.append(cancel)
+
+    def _waitFor(self, partition: Partition, mark: MarkKind, offset: int, turn: int) -> bool:
+        """@return: whether this wait goes on."""
+        cancel = partition.whenReached(mark, offset, self._moved)
+        if self._isEnded or turn != self._waitCount:  # that partition is out of service now
+            cancel()
+            return False
+        self._cancels.append(cancel)
+        return True
 
     def _abandon(self) -> None:
         """The connection is lost: a new session would not be used."""
@@ -532,7 +627,7 @@ class _Fetch:
         self._waitCount += 1
         self._stopWaiting()
         for read in self._reads:  # there may be more now
-            if error is not None and read.partition is not None:
+            if error is not None and read.partition is not None and not read.isFollowed:
                 if batchLog(read.partition).isFollowing:
                     read.error = self._unavailable(*read.key)
             releaseSlices((read.slice,))
@@ -638,6 +733,7 @@ class _Fetch:
             lastStableOffset=result.lastStableOffset,
             logStartOffset=result.logStartOffset,
             abortedTransactions=self._aborted(read) if self._isCommitted else None,
+            preferredReadReplica=result.preferredReadReplica,
             divergingEpoch=result.divergingEpoch,
         )
 

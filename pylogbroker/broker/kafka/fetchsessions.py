@@ -23,6 +23,7 @@ from typing import NamedTuple
 from pylogbroker.broker.kafka.errors import KafkaError
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest
+from pylogbroker.replication.replicaselector import NO_REPLICA
 
 EVICTION_SECONDS = 120.0
 NAME_LENGTH_MAX = 249
@@ -50,6 +51,7 @@ class FetchResult(NamedTuple):
     @ivar size: bytes of records.
     @ivar divergingEpoch: epoch and end offset, if the reader's log is not this one's up to where it
         reads.
+    @ivar preferredReadReplica: the broker from which to read instead (KIP-392); -1: this one.
     """
 
     size: int = 0
@@ -58,6 +60,7 @@ class FetchResult(NamedTuple):
     lastStableOffset: int = _NO_MARK
     logStartOffset: int = _NO_MARK
     divergingEpoch: tuple[int, int] | None = None
+    preferredReadReplica: int = NO_REPLICA
 
 
 class RequestedPartition:
@@ -80,13 +83,15 @@ class RequestedPartition:
         """
         Remember what the client is told.
 
-        @return: whether it is news: records, an error, an epoch that diverges, or another mark.
+        @return: whether it is news: records, an error, an epoch that diverges, another replica to
+            read from, or another mark.
         """
         marks = result[2:5]
         isNews = (
             result.size > 0
             or result.errorCode != 0
             or result.divergingEpoch is not None
+            or result.preferredReadReplica != NO_REPLICA
             or marks != self._told
         )
         # After an error, the marks of a partition that is well again are news.

@@ -137,8 +137,10 @@ class NotLeaderOrFollowerError(KafkaError):
     @ivar leader: the broker, or L{NO_LEADER}, and the leader epoch.
     """
 
-    def __init__(self, leader: int, leaderEpoch: int) -> None:
-        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    def __init__(
+        self, leader: int, leaderEpoch: int, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ) -> None:
+        super().__init__(code)
         self.leader = leader, leaderEpoch
 
 
@@ -159,6 +161,10 @@ class IReplicas(Protocol):
         @return: fires with the low watermark; fails with L{KafkaError} when this broker does not
             lead the partition any more.
         """
+
+    def isFollowing(self, partition: Partition, topicId: UUID, leaderEpoch: int) -> bool:
+        """Whether this broker follows the leader of an epoch, or waits for one in it."""
+        ...
 
 
 class _Work(NamedTuple):
@@ -269,6 +275,20 @@ class TopicManager:
         A partition that this broker leads as far as it knows, though it may have been replaced.
         """
         return self._byName.get((name, index))
+
+    def followed(self, name: str, index: int) -> Partition | None:
+        """
+        A partition that this broker follows, in the leader epoch that the metadata have: a consumer
+        may read what is committed there.
+        """
+        found = self._hosted.get((name, index))
+        if found is None or self.replicas is None or not self.metadata.isCurrent:
+            return None
+        topic = self.image.topics.get(name)
+        if topic is None or not topic.isReplicated(index):
+            return None
+        epoch = topic.partitions[index].leaderEpoch
+        return found if self.replicas.isFollowing(found, topic.topicId, epoch) else None
 
     def hosted(self, name: str, index: int) -> Partition | None:
         """A partition that is on this broker, which may lead it or not."""

@@ -21,8 +21,9 @@ what is flushed. With C{log.flush.acks.all=false} both count what is written to 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import LoopingCall
@@ -51,6 +52,7 @@ from pylogbroker.replication.controller import (
 from pylogbroker.replication.elections import NO_LEADER
 from pylogbroker.replication.follower import (
     AppendRecords,
+    FetchState,
     Flush,
     FollowerReplica,
     SetHighWatermark,
@@ -70,6 +72,7 @@ from pylogbroker.replication.replica import (
     StopLeading,
 )
 from pylogbroker.replication.replicafetch import UNDEFINED, ReplicaFetch, ReplicaFetchAnswer
+from pylogbroker.replication.replicaselector import NO_REPLICA, preferredReadReplica
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.epochs import LeaderEpochs
 from pylogbroker.storage.partitionlog import MarkKind
@@ -328,6 +331,38 @@ class ReplicaManager:
     def logStartOf(self, replica: HostedReplica) -> int:
         """The log start that a follower tells its leader."""
         return self._logManager.flushedStart(replica.partition)
+
+    # -- readers
+
+    def isFollowing(self, partition: Partition, topicId: UUID, leaderEpoch: int) -> bool:
+        """As L{pylogbroker.broker.kafka.topics.IReplicas}."""
+        found = self._replicas.get(partition)
+        follower = None if found is None else found.follower
+        if found is None or follower is None or follower.state is FetchState.FAILED:
+            return False
+        return found.topic.topicId == topicId and follower.leaderEpoch == leaderEpoch
+
+    def leaderHighWatermark(self, partition: Partition) -> int:
+        """What the leader of a partition that is followed has told last; -1: nothing."""
+        found = self._replicas.get(partition)
+        follower = None if found is None else found.follower
+        return -1 if follower is None else follower.leaderHighWatermark
+
+    def preferredReadReplica(
+        self, partition: Partition, rack: str, offset: int, racks: Mapping[int, str | None]
+    ) -> int:
+        """
+        The follower from which a consumer is to read what this broker leads.
+
+        @return: as L{preferredReadReplica}.
+        """
+        found = self._replicas.get(partition)
+        leader = None if found is None or found.machine is None else found.machine.leader
+        if leader is None:
+            return NO_REPLICA
+        return preferredReadReplica(leader, rack, offset, racks)
+
+    # -- roles
 
     def _onMetadata(self) -> None:
         self._register()
