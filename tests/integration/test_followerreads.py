@@ -113,10 +113,10 @@ class FollowerReadTests(ClientCase):
         self.addCleanup(end)
         return found, end
 
-    async def test_confluent(self) -> None:
+    async def test_clients(self) -> None:
         """
-        A follower in the consumer's rack serves it, committed records only if it wants that; when
-        the follower is gone, the leader does.
+        A follower in the consumer's rack serves confluent-kafka, committed records only if it wants
+        that, and our consumer; when the follower is gone, the leader does.
         """
         await self.send(1, isCommitted=True)
         await self.send(2, isCommitted=False)
@@ -131,6 +131,13 @@ class FollowerReadTests(ClientCase):
         everything, end = await self.readBy("read_uncommitted")
         await self.until(lambda: len(everything) == 3 * COUNT)
         await end()
+        before = self.fetchedSize(FOLLOWER)
+        rack = RACKS[FOLLOWER]
+        ours = await self.consumed(
+            "t", 2 * COUNT, client_rack=rack, isolation_level="read_committed"
+        )
+        self.assertEqual([int((each.value or b"")[: -len(VALUE)]) for each in ours[0]], committed)
+        self.assertGreater(self.fetchedSize(FOLLOWER) - before, 3 * COUNT * len(VALUE))
         self.assertEqual(self.fetchedSize(LEADER), 0)
 
         await self.cluster.stopBroker(FOLLOWER)

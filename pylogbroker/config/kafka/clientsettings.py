@@ -358,7 +358,11 @@ class KafkaConsumerSettings(KafkaClientSettings):
         "prefers.",
     )
     clientRack = ConfigKey(
-        "client.rack", TEXT, "", "Where the member is, for assignors that mind racks."
+        "client.rack",
+        TEXT,
+        "",
+        "The rack or zone of the consumer. Brokers with `replica.selector.class` let it read from "
+        "a replica in its rack; assignors that mind racks are told it, too.",
     )
     enableAutoCommit = ConfigKey(
         "enable.auto.commit",

@@ -34,6 +34,7 @@ from pylogbroker.types import TopicPartition
 
 NO_EPOCH = -1
 NO_OFFSET = -1
+NO_REPLICA = -1
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 
 
@@ -167,9 +168,13 @@ class AssignedPartition:
     @ivar retryAtMs: nothing is asked before this time.
     @ivar failureCount: failures in a row.
     @ivar reportedCode: of an error that the reader knows.
+    @ivar readReplica: the follower that messages are fetched from; L{NO_REPLICA}: the leader.
+    @ivar readReplicaEndMs: when the leader is asked again.
+    @ivar avoidReplicasUntilMs: until when only the leader is asked, since a follower has failed.
     """
 
     __slots__ = (
+        "avoidReplicasUntilMs",
         "checkedEpoch",
         "chunks",
         "counters",
@@ -185,6 +190,8 @@ class AssignedPartition:
         "place",
         "position",
         "readEpoch",
+        "readReplica",
+        "readReplicaEndMs",
         "reportedCode",
         "resetTime",
         "retryAtMs",
@@ -208,6 +215,8 @@ class AssignedPartition:
         self.retryAtMs = 0.0
         self.failureCount = 0
         self.reportedCode = 0
+        self.readReplica = NO_REPLICA
+        self.readReplicaEndMs = self.avoidReplicasUntilMs = 0.0
 
     @property
     def queuedSize(self) -> int:

@@ -17,6 +17,13 @@ What must be true:
   of what was read last ends (KIP-320). If that is before the position, messages that were read are
   lost, and the reader is told; also where the topic has another id, thus was made again.
 
+B{Reads from followers} (KIP-392). With C{client.rack} a leader may name a follower in the
+consumer's rack. Messages come from there for C{metadata.max.age.ms}, then the leader is asked
+again; offsets and epochs always come from the leader. When the follower fails in any way, the
+leader is read for L{AVOID_REPLICAS_MS}, and is not told the rack in this time, since it would name
+the same one. An offset that a follower does not have proves nothing: only the leader's word resets
+a position.
+
 Fetches are sent without sessions: for a hundred partitions, the request has some kilobytes.
 """
 
@@ -44,6 +51,7 @@ from pylogbroker.config.kafka.clientsettings import (
 from pylogbroker.consumer.kafka.assignedpartition import (
     NO_EPOCH,
     NO_OFFSET,
+    NO_REPLICA,
     AssignedPartition,
     FetchedChunk,
 )
@@ -75,6 +83,7 @@ The first version of OffsetForLeaderEpoch that brokers answer to whoever may rea
 only to other brokers.
 """
 
+AVOID_REPLICAS_MS = 10_000
 CHUNK_COUNT_MAX = 2
 FULL_WAIT_MS = 20
 ERROR_RETRY_MS = 1_000
@@ -166,7 +175,7 @@ class KafkaFetcher:
             if nowMs < partition.retryAtMs:
                 retryAtMs = min(retryAtMs, partition.retryAtMs)
             elif self._isKnown(partition):
-                byNode.setdefault(leader.node, []).append(partition)
+                byNode.setdefault(self._nodeFor(partition, leader, nowMs), []).append(partition)
         for number, wanted in sorted(byNode.items(), key=lambda each: _earliestTurn(each[1])):
             node = self._nodes.setdefault(number, _Node())
             if nowMs < node.retryAtMs:
@@ -175,6 +184,22 @@ class KafkaFetcher:
                 self._serve(number, node, wanted)
         if retryAtMs < inf:
             self._retryTimer.start(retryAtMs - nowMs, self._pump)
+
+    def _nodeFor(self, partition: AssignedPartition, leader: PartitionLeader, nowMs: float) -> int:
+        """The broker to ask: a follower only for messages, and while it is known."""
+        replica = partition.readReplica
+        if replica == NO_REPLICA:
+            return leader.node
+        if nowMs >= partition.readReplicaEndMs or replica not in self._cluster.metadata.brokers:
+            partition.readReplica = NO_REPLICA
+            return leader.node
+        isAsking = partition.position == NO_OFFSET or self._isDoubtful(partition)
+        return leader.node if isAsking else replica
+
+    def _avoidReplica(self, partition: AssignedPartition) -> None:
+        """A follower has failed: read from the leader."""
+        partition.readReplica = NO_REPLICA
+        partition.avoidReplicasUntilMs = self._nowMs() + AVOID_REPLICAS_MS
 
     def _leader(self, partition: AssignedPartition) -> PartitionLeader | None:
         topic, number = partition.place
@@ -232,9 +257,9 @@ class KafkaFetcher:
                 return
             work = self._fetch(number, chosen, isPartial)
         serving = node.serving = Deferred.fromCoroutine(work)
-        serving.addBoth(self._served, node)
+        serving.addBoth(self._served, node, number)
 
-    def _served(self, result: Failure | None, node: _Node) -> None:
+    def _served(self, result: Failure | None, node: _Node, number: int) -> None:
         node.serving = None
         if self._isStopped:
             return
@@ -252,6 +277,9 @@ class KafkaFetcher:
             node.failureCount += 1
             node.retryAtMs = self._nowMs() + self._cluster.backoffMs(node.failureCount)
             self._cluster.refreshSoon()
+            for partition in self.partitions.values():
+                if partition.readReplica == number:
+                    self._avoidReplica(partition)
         self.wake()
 
     async def _connection(self, number: int) -> NegotiatedConnection:
@@ -312,7 +340,7 @@ class KafkaFetcher:
             for part in topic.partitions:
                 found = generations.pop(TopicPartition(name, part.partitionIndex), None)
                 if found is not None and found[0].generation == found[1]:
-                    self._onPart(found[0], part, response.nodeEndpoints)
+                    self._onPart(number, found[0], part, response.nodeEndpoints)
         self._onMissing(generations.values())
 
     def _fetchRequest(
@@ -346,12 +374,30 @@ class KafkaFetcher:
             maxBytes=settings.fetchMaxBytes,
             isolationLevel=int(settings.isolationLevel),
             topics=list(topics.values()),
+            rackId=self._rackFor(wanted),
         )
         return body, {topic.topicId: name for name, topic in topics.items()}
 
-    def _onPart(self, partition: AssignedPartition, part: Any, endpoints: Any) -> None:
+    def _rackFor(self, wanted: Iterable[AssignedPartition]) -> str:
+        """What the leader is told, which may then name a follower for each partition."""
+        rack = self._settings.clientRack
+        if rack and any(each.avoidReplicasUntilMs > self._nowMs() for each in wanted):
+            return ""
+        return rack
+
+    def _onPart(self, number: int, partition: AssignedPartition, part: Any, endpoints: Any) -> None:
         if part.errorCode:
-            self._onRefusal(partition, part, endpoints)
+            isReplica = partition.readReplica == number
+            if isReplica:
+                self._avoidReplica(partition)
+            self._onRefusal(partition, part, endpoints, isReplica)
+            return
+        if part.preferredReadReplica != NO_REPLICA:
+            partition.readReplica = part.preferredReadReplica
+            partition.readReplicaEndMs = self._nowMs() + self._settings.metadataMaxAgeMs
+            if partition.readReplica not in self._cluster.metadata.brokers:
+                self._avoidReplica(partition)
+                self._cluster.refreshSoon()
             return
         aborted = part.abortedTransactions if self._settings.isolationLevel else None
         begins = [(each.firstOffset, each.producerId) for each in aborted or ()]
@@ -365,10 +411,13 @@ class KafkaFetcher:
         if chunk.size:
             self._onFetched(partition)
 
-    def _onRefusal(self, partition: AssignedPartition, part: Any, endpoints: Any) -> None:
+    def _onRefusal(
+        self, partition: AssignedPartition, part: Any, endpoints: Any, isReplica: bool
+    ) -> None:
         policy = policyOf(part.errorCode)
         if ErrorPolicy.RESET in policy:
-            self._onOutOfRange(partition)
+            if not isReplica:
+                self._onOutOfRange(partition)
             return
         if part.errorCode == ErrorCode.CORRUPT_MESSAGE:  # on the broker's disk: it does not pass
             text = f"{partition.place}, batch at offset {partition.fetchOffset}"

@@ -74,6 +74,7 @@ class FakeKafka(Clock):
     @ivar up: numbers of the brokers that take connections. Number 7 listens on port 9007.
     @ivar versions: first and last version of each request, which brokers advertise and serve.
     @ivar leaders: node and epoch of each partition, by topic.
+    @ivar followers: racks of the brokers that follow, by topic and broker. They have all records.
     @ivar topicIds: by topic.
     @ivar answers: what is answered to the next requests of a kind, in order: a function of
         this cluster, header and body; a body; L{CUT}; L{SILENCE}; L{NOTHING}; L{None} for the
@@ -94,6 +95,7 @@ class FakeKafka(Clock):
         self.up = set(nodes or (1,))
         self.versions = {key: (key.firstVersion, key.lastVersion) for key in ApiKey}
         self.leaders: dict[str, list[tuple[int, int]]] = {}
+        self.followers: dict[str, dict[int, str]] = defaultdict(dict)
         self.topicIds: dict[str, bytes] = {}
         self.answers: dict[ApiKey, deque[Any]] = defaultdict(deque)
         self.requests: list[tuple[int, RequestHeader, Any]] = []
@@ -334,7 +336,9 @@ class FakeKafka(Clock):
     def _onFetch(self, header: RequestHeader, body: Any, node: int) -> Any:
         made = self.fetched(body, node)
         isIdle = not any(
-            part.records or part.errorCode for topic in made.responses for part in topic.partitions
+            part.records or part.errorCode or part.preferredReadReplica >= 0
+            for topic in made.responses
+            for part in topic.partitions
         )
         if not isIdle:
             return made
@@ -360,13 +364,16 @@ class FakeKafka(Clock):
             parts = []
             for part in topic.partitions:
                 leader, epoch = self.leaders[name][part.partition]
-                code, records = 0, b""
-                if leader != node:
+                code, records, preferred = 0, b"", -1
+                followers = self.followers[name]
+                if leader != node and node not in followers:
                     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 elif -1 < part.currentLeaderEpoch < epoch:
                     code = ErrorCode.FENCED_LEADER_EPOCH
                 elif not 0 <= part.fetchOffset <= self.end(name, part.partition):
                     code = ErrorCode.OFFSET_OUT_OF_RANGE
+                elif leader == node and body.rackId in followers.values():
+                    preferred = min(key for key, rack in followers.items() if rack == body.rackId)
                 else:
                     records = self.read(name, part.partition, part)
                 parts.append(
@@ -380,6 +387,7 @@ class FakeKafka(Clock):
                         ]
                         if body.isolationLevel
                         else None,
+                        preferredReadReplica=preferred,
                         records=records,
                     )
                 )

@@ -767,6 +767,128 @@ class TroubleTests(ConsumerCase):
             self.assertEqual(self.read(consumer, 2), [b"a"])
 
 
+class FollowerTests(ConsumerCase):
+    """Broker 1 leads; broker 2 follows in the consumer's rack."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.kafka.up.add(3)
+        self.kafka.addTopic("t", 1, 3)
+        self.kafka.followers["t"][2] = "b"
+        self.kafka.put("t", 0, b"a", b"b")
+
+    def start(self, **settings: str) -> KafkaConsumer:
+        consumer = self.make(client_rack="b", fetch_max_wait_ms="200", **settings)
+        consumer.assign([T0])
+        return consumer
+
+    def nodes(self) -> list[int]:
+        """The brokers that were asked for messages since the last call, each once in a row."""
+        found: list[int] = []
+        for node, header, _body in self.kafka.requests:
+            if header.apiKey is ApiKey.FETCH and found[-1:] != [node]:
+                found.append(node)
+        self.kafka.requests.clear()
+        return found
+
+    def test_reads(self) -> None:
+        """The leader is asked first, and then the follower that it names."""
+        consumer = self.start()
+        self.assertEqual(self.read(consumer), [b"a", b"b"])
+        self.kafka.put("t", 0, b"c")
+        self.assertEqual(self.read(consumer), [b"c"])
+        offsets = [
+            n for n, header, _ in self.kafka.requests if header.apiKey is ApiKey.LIST_OFFSETS
+        ]
+        self.assertEqual(offsets, [1])
+        self.assertEqual(self.nodes(), [1, 2])
+
+    def test_noRack(self) -> None:
+        """Without a rack the leader serves."""
+        consumer = self.make()
+        consumer.assign([T0])
+        self.assertEqual(self.read(consumer), [b"a", b"b"])
+        self.assertEqual(self.nodes(), [1])
+
+    def test_again(self) -> None:
+        """After metadata.max.age.ms the leader is asked again."""
+        consumer = self.start(metadata_max_age_ms="3000")
+        self.read(consumer, 2)
+        self.assertEqual(self.nodes(), [1, 2])
+        self.kafka.followers["t"].clear()
+        self.kafka.put("t", 0, b"c")
+        self.read(consumer, 2)
+        self.assertEqual(self.nodes()[-1], 1)
+
+    def test_errors(self) -> None:
+        """
+        After any error of the follower the leader serves for a while, and what it has is read once
+        and in order, also if the follower says that the offset is out of range.
+        """
+        for code in (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ):
+            consumer = self.start()
+            self.kafka.answers[ApiKey.FETCH] += [None, refuse(code)]
+            self.assertEqual(self.read(consumer), [b"a", b"b"], code)
+            self.assertEqual(self.nodes(), [1, 2, 1], code)
+            self.read(consumer, 12)
+            self.assertEqual(self.nodes(), [1, 2])
+            self.end(consumer)
+            self.kafka.requests.clear()
+
+    def test_gone(self) -> None:
+        """When the follower is lost, the leader serves, though it still names the follower."""
+        consumer = self.start()
+        self.assertEqual(self.read(consumer), [b"a", b"b"])
+        self.kafka.up.remove(2)
+        self.kafka.cut(2)
+        self.kafka.put("t", 0, b"c")
+        self.assertEqual(self.read(consumer, 2), [b"c"])
+        self.assertEqual(self.nodes()[-1], 1)
+
+    def test_unknown(self) -> None:
+        """A follower that the metadata do not have is not asked."""
+        del self.kafka.followers["t"][2]
+        self.kafka.followers["t"][9] = "b"
+        consumer = self.start()
+        self.assertEqual(self.read(consumer), [b"a", b"b"])
+        self.assertEqual(self.nodes(), [1])
+
+    def test_newEpoch(self) -> None:
+        """In a new leader epoch the leader is asked if it has what was read."""
+        consumer = self.start()
+        self.assertEqual(self.read(consumer), [b"a", b"b"])
+        self.kafka.requests.clear()
+        self.kafka.leaders["t"][0] = (3, 6)
+        self.kafka.put("t", 0, b"c")
+        self.assertEqual(self.read(consumer, 2), [b"c"])
+        asked = [
+            node
+            for node, header, _ in self.kafka.requests
+            if header.apiKey is ApiKey.OFFSET_FOR_LEADER_EPOCH
+        ]
+        self.assertEqual(asked, [3])
+
+    def test_seek(self) -> None:
+        """The end of the partition is the leader's; messages come from the follower."""
+        consumer = self.start()
+        self.read(consumer)
+        self.kafka.requests.clear()
+        consumer.seekToEnd([T0])
+        self.later(1)
+        self.kafka.put("t", 0, b"c")
+        self.assertEqual(self.read(consumer), [b"c"])
+        offsets = [
+            n for n, header, _ in self.kafka.requests if header.apiKey is ApiKey.LIST_OFFSETS
+        ]
+        self.assertEqual(offsets, [1])
+        self.assertEqual(self.nodes(), [2])
+
+
 class QuestionTests(ConsumerCase):
     """Offsets and partitions."""
 
