@@ -34,7 +34,7 @@ C{PartitionLog.unflushedSize}s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -66,6 +66,7 @@ from pylogbroker.storage.partitionlog import MarkKind, OffsetCallback, Partition
 from pylogbroker.types import TopicPartition, formatCount
 
 J = TypeVar("J", bound=Job)
+T = TypeVar("T")
 
 GATHER_COUNT_MAX = 16
 GATHER_PAUSE_COUNT = 16
@@ -961,19 +962,23 @@ class LogManager:
 
         @return: why they could not be written, or L{None}.
         """
-        assert self._directory is not None
-        await self._checkpoint.acquire()
-        try:
-            job = self._directory.beginCheckpoint(names)
-            if job is None:
-                return None
-            error = await self.runJob(job)
-            self._directory.finishCheckpoint(job, error)
-        finally:
-            self._checkpoint.release()
+        error = await self._alone(partial(self._checkpointNow, names))
         if error is not None:
             self._log.error("Offset checkpoints could not be written: {error}", error=error)
         return error
+
+    async def _checkpointNow(self, names: Sequence[str]) -> StorageError | None:
+        assert self._directory is not None
+        job = self._directory.beginCheckpoint(names)
+        if job is None:
+            return None
+        error = await self.runJob(job)
+        self._directory.finishCheckpoint(job, error)
+        return error
+
+    def _alone(self, work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
+        """Do what changes checkpoints, one after the other. What is abandoned starts no other."""
+        return self._checkpoint.run(lambda: Deferred.fromCoroutine(work()))
 
     def flushedStart(self, partition: Partition) -> int:
         """As L{LogDirectory.flushedStart}."""
@@ -1017,19 +1022,18 @@ class LogManager:
 
         @raise StorageError: its directory cannot be renamed; it does not serve any more.
         """
+        await self._alone(partial(self._removeNow, topicPartition))
+
+    async def _removeNow(self, topicPartition: TopicPartition) -> None:
         assert self._directory is not None
-        await self._checkpoint.acquire()
-        try:
-            partition = self._partitions.get(topicPartition)
-            if partition is not None:
-                await self._jobsDone(partition)
-            job = self._directory.beginRemove(topicPartition)
-            if partition is not None:
-                self._forget(partition)
-            error = await self.runJob(job)
-            self._directory.finishRemove(job, error)
-        finally:
-            self._checkpoint.release()
+        partition = self._partitions.get(topicPartition)
+        if partition is not None:
+            await self._jobsDone(partition)
+        job = self._directory.beginRemove(topicPartition)
+        if partition is not None:
+            self._forget(partition)
+        error = await self.runJob(job)
+        self._directory.finishRemove(job, error)
         if error is not None:
             self._log.error("{path} is left: {error}", path=job.removedPath, error=error)
 

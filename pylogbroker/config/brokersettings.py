@@ -302,7 +302,9 @@ class BrokerSettings(Settings):
         POSITIVE,
         "30000",
         "How long another broker of the cluster may take to answer, in milliseconds, beyond what "
-        "the request itself allows; then the connection to it is closed.",
+        "the request itself allows; then the connection to it is closed. And how long a record of "
+        "a transaction's state may take to be on the replicas in sync; then its client is told to "
+        "try again.",
     )
     # -- requests
     maxSocketRequestBytes = ConfigKey(
@@ -617,6 +619,13 @@ class BrokerSettings(Settings):
         "50",
         "The number of partitions with which the topic of committed offsets is created, when the "
         "first group needs it.",
+    )
+    offsetsCommitTimeoutMs = ownKey(
+        "offsets.commit.timeout.ms",
+        POSITIVE,
+        "5000",
+        "How long committed offsets, and other changes of a group, may take to be on the replicas "
+        "in sync, in milliseconds; then the client is told to try again.",
     )
     offsetsRetentionMinutes = ownKey(
         "offsets.retention.minutes",

@@ -112,6 +112,7 @@ class GroupCoordinator:
         nowMs: Callable[[], int],
         random: Random,
         image: Callable[[], MetadataImage] = MetadataImage,
+        isCurrent: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         @param settings: see there.
@@ -119,7 +120,10 @@ class GroupCoordinator:
         @param nowMs: the time since 1970. If it jumps ahead, sessions end.
         @param random: for the ids of members, which must be hard to guess.
         @param image: the topics, for groups of KIP-848; see L{topicsChanged}.
+        @param isCurrent: whether no other broker can have taken over the groups unnoticed. While
+            one can, every request is refused.
         """
+        self._isCurrent = isCurrent
         self._table = GroupTable(settings, append, nowMs)
         self._effects = self._table.effects
         self._membership = ClassicMembership(self._table, random)
@@ -380,6 +384,8 @@ class GroupCoordinator:
         @param statesFilter: names of states in any case; none for all.
         @param typesFilter: names of types in any case; none for all.
         """
+        if not self._isCurrent():
+            return ListGroupsAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self._loading:
             return ListGroupsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {each.lower().strip() for each in statesFilter}
@@ -565,6 +571,8 @@ class GroupCoordinator:
     def _unavailable(self, groupId: str | None, mayBeEmpty: bool = True) -> ErrorCode:
         if groupId is None or not (groupId or mayBeEmpty):
             return ErrorCode.INVALID_GROUP_ID
+        if not self._isCurrent():
+            return ErrorCode.NOT_COORDINATOR
         partition = self._table.partitionOf(groupId)
         if partition in self._active:
             return ErrorCode.NONE

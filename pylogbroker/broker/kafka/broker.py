@@ -117,6 +117,7 @@ _SHOWN = {
     "max.incremental.fetch.session.cache.slots": ConfigType.INT,
     "num.partitions": ConfigType.INT,
     "offset.metadata.max.bytes": ConfigType.INT,
+    "offsets.commit.timeout.ms": ConfigType.INT,
     "offsets.retention.check.interval.ms": ConfigType.LONG,
     "offsets.retention.minutes": ConfigType.INT,
     "offsets.topic.num.partitions": ConfigType.INT,
@@ -132,6 +133,7 @@ _SHOWN = {
     "replica.fetch.wait.max.ms": ConfigType.INT,
     "replica.lag.time.max.ms": ConfigType.LONG,
     "replica.selector.class": ConfigType.STRING,
+    "request.timeout.ms": ConfigType.INT,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ConfigType.INT,
     "transaction.max.timeout.ms": ConfigType.INT,
     "transaction.remove.expired.transaction.cleanup.interval.ms": ConfigType.INT,
@@ -370,12 +372,18 @@ class KafkaBroker:
             bool(self._settings.replicaSelectorClass),
         )
         self.groups = GroupService(
-            self._clock, self.topics, broker.readWorker, self._settings, self._random
+            self._clock,
+            self.topics,
+            broker.readWorker,
+            self.purgatory,
+            self._settings,
+            self._random,
         )
         self.transactions = TransactionService(
             self._clock,
             self.topics,
             broker.readWorker,
+            self.purgatory,
             self._settings,
             self.groups,
             self.brokerConnections,

@@ -191,11 +191,15 @@ class TransactionCoordinator:
         writeMarkers: WriteMarkers,
         newProducerId: NewProducerId,
         nowMs: Callable[[], int],
+        isCurrent: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         @param append: appends to a partition of C{__transaction_state}, see L{Append}.
         @param nowMs: the time since 1970.
+        @param isCurrent: whether no other broker can have taken over the transactions unnoticed.
+            While one can, every request is refused.
         """
+        self._isCurrent = isCurrent
         self.settings = settings
         self.nowMs = nowMs
         self._effects = Effects(append)
@@ -639,6 +643,8 @@ class TransactionCoordinator:
         @param durationFilter: milliseconds that the transaction has been there at least; -1: any.
         @param hasName: whether a transactional id is wanted.
         """
+        if not self._isCurrent():
+            return ListTransactionsAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self._loading:
             return ListTransactionsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         names = list(stateFilters)
@@ -715,6 +721,8 @@ class TransactionCoordinator:
     def _unavailable(self, transactionalId: str) -> ErrorCode:
         if not transactionalId:
             return ErrorCode.INVALID_REQUEST
+        if not self._isCurrent():
+            return ErrorCode.NOT_COORDINATOR
         partition = self.partitionOf(transactionalId)
         if partition in self._epochs:
             return ErrorCode.NONE

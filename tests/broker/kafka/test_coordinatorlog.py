@@ -25,6 +25,8 @@ from pylogbroker.records import recordbatch
 from pylogbroker.records.kafkaformat import LOG_RULES, KafkaFormat
 from tests.broker.kafka.groupcase import GroupCase
 
+TIMEOUT_MS = 5_000
+
 
 class CoordinatorLogCase(GroupCase):
     """A partition of a topic."""
@@ -34,7 +36,11 @@ class CoordinatorLogCase(GroupCase):
         self.partition = self.lead.partition("t")
         self.outcomes: list[Any] = []
         self.appender = Appender(
-            self.partition, self.lead.logManager.nowMs, lambda: self.outcomes.append("failed")
+            self.partition,
+            self.lead.logManager.nowMs,
+            lambda: self.outcomes.append("failed"),
+            self.lead.service.kafka.purgatory,
+            TIMEOUT_MS,
         )
 
     def append(self, *records: Record) -> None:
@@ -117,6 +123,43 @@ class AppendTests(CoordinatorLogCase):
         self.append((b"9", bytes(20)))
         self.lead.settle()
         self.assertEqual(self.outcomes[4], ErrorCode.NONE)
+
+    def test_lateInTheLog(self) -> None:
+        """
+        An append that is not acknowledged in time fails, once; its records may be there all the
+        same, and later ones are appended behind them.
+        """
+        self.append((b"a", b"1"))
+        self.append((b"b", b"1"))
+        self.lead.reactor.advance(TIMEOUT_MS / 1000 - 1)
+        self.append((b"a", b"2"))
+        self.lead.reactor.advance(1.1)
+        self.assertEqual(self.outcomes, [ErrorCode.REQUEST_TIMED_OUT] * 2 + [None])
+        self.lead.settle()
+        self.assertEqual(self.outcomes, [ErrorCode.REQUEST_TIMED_OUT] * 2 + [ErrorCode.NONE])
+        values = [each.value for each in self.load() if isinstance(each, LoadedRecord)]
+        self.assertEqual(values, [b"1", b"1", b"2"])
+
+    def test_lateBeforeItsTurn(self) -> None:
+        """What waits for its turn longer than that is not appended; ends of transactions wait."""
+        self.append((b"a", b"1"))
+        self.lead.settle()
+        self.lead.logManager.roll(self.partition)
+        self.append((b"a", b"2"))
+        marker = encodeMarker(
+            TransactionalProducer(5, 0), EndMarker(True, 0), self.lead.logManager.nowMs()
+        )
+        self.appender.appendBatches(marker, self.outcomes.append)
+        self.lead.reactor.advance(TIMEOUT_MS / 1000 + 0.1)
+        self.assertEqual(self.outcomes, [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT])
+        self.lead.settle()
+        self.assertEqual(self.outcomes[2:], [None])
+        self.append((b"a", b"3"))
+        self.lead.settle()
+        self.assertEqual(self.outcomes[3:], [ErrorCode.NONE])
+        values = [each.value for each in self.load() if isinstance(each, LoadedRecord)]
+        self.assertEqual(values, [b"1", b"3"])
+        self.assertEqual(len(self.lead.service.kafka.purgatory), 0)
 
     def test_closed(self) -> None:
         """What waits when the broker ceases to lead is not appended, nor is anything later."""

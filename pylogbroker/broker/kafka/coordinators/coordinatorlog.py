@@ -7,6 +7,13 @@ are acknowledged as C{acks=all} is. Where the partition does not admit an append
 rolls, the disk is full, or too much is unflushed, later ones wait behind it: the order of a
 partition's appends, and of their outcomes, is that of the coordinator's calls.
 
+An append that is not acknowledged in time, as when replicas are behind, fails with
+REQUEST_TIMED_OUT. Its records may be in the log, and come about yet. The coordinator goes on
+without them, as Kafka's does: a client that tries again appends them again, behind; and for each
+key the last record counts, for this coordinator and for one that reads the log later. What waits
+for its turn is not appended after its time. The ends of transactions have no time: each further
+try would append another one.
+
 B{Reading.} In pieces of L{PIECE_SIZE} bytes (or one batch), on a worker. Records of transactions
 come with their producer, and count when the end of its transaction comes.
 """
@@ -22,6 +29,7 @@ from typing import NamedTuple
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
+from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.broker.server import readWholeBatches
 from pylogbroker.coordinator.effects import Appended, Record, TransactionalProducer
@@ -77,19 +85,49 @@ AppendOutcome = Callable[[PylogbrokerError | None], object]
 _MakeBatches = Callable[[], ValidatedBatches]
 
 
+class _Append:
+    """
+    An append whose outcome is not known.
+
+    @ivar make: makes the batches.
+    @ivar size: of the records, while they wait for their turn.
+    @ivar key: of the time-out; -1: there is none.
+    @ivar cancel: waits no more for the acknowledgement; L{None} before the turn.
+    """
+
+    __slots__ = ("cancel", "done", "key", "make", "size")
+
+    def __init__(self, make: _MakeBatches, size: int, done: AppendOutcome) -> None:
+        self.make = make
+        self.size = size
+        self.done = done
+        self.key = -1
+        self.cancel: Callable[[], object] | None = None
+
+
 class Appender:
     """
     Appends to one partition, in order.
     """
 
     def __init__(
-        self, partition: Partition, nowMs: Callable[[], int], onFailed: Callable[[], object]
+        self,
+        partition: Partition,
+        nowMs: Callable[[], int],
+        onFailed: Callable[[], object],
+        purgatory: Purgatory,
+        timeoutMs: int,
     ) -> None:
-        """@param onFailed: called when the log has failed, behind what that means for appends."""
+        """
+        @param onFailed: called when the log has failed, behind what that means for appends.
+        @param timeoutMs: in which records must be acknowledged.
+        """
         self.partition = partition
         self._nowMs = nowMs
         self._onFailed = onFailed
-        self._waiting: deque[tuple[_MakeBatches, int, AppendOutcome]] = deque()
+        self._purgatory = purgatory
+        self._timeoutMs = timeoutMs
+        self._waiting: deque[_Append] = deque()
         self._waitingSize = 0
         self._isWaiting = self._isClosed = False
 
@@ -101,8 +139,8 @@ class Appender:
         self._isClosed = True
         waiting, self._waiting = self._waiting, deque()
         self._waitingSize = 0
-        for _make, _size, done in waiting:
-            done(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        for each in waiting:
+            self._end(each, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def append(
         self,
@@ -113,7 +151,8 @@ class Appender:
         """
         Append records.
 
-        @param done: called with the outcome, now or later.
+        @param done: called with the outcome, now or later; after the time-out the records may be
+            there, or come yet.
         @param producer: in whose transaction; then the records must fit into one batch.
         """
 
@@ -121,42 +160,57 @@ class Appender:
             sizeMax = _batchSizeMax(self.partition)
             return encodeRecords(records, self._nowMs(), sizeMax, producer)
 
-        self._append(make, sum(map(_sizeOf, records)), lambda error: done(_codeOf(error)))
+        size = sum(map(_sizeOf, records))
+        asked = _Append(make, size, lambda error: done(_codeOf(error)))
+        asked.key = self._purgatory.wait(self._timeoutMs, partial(self._late, asked))
+        self._append(asked)
 
     def appendBatches(self, batches: ValidatedBatches, done: AppendOutcome) -> None:
-        """Append batches."""
-        self._append(lambda: batches, batches.size, done)
+        """Append batches, however long it takes."""
+        self._append(_Append(lambda: batches, batches.size, done))
 
-    def _append(self, make: _MakeBatches, size: int, done: AppendOutcome) -> None:
+    def _append(self, asked: _Append) -> None:
         if self._isClosed:
-            done(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            self._end(asked, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        if not self._waiting and self._tryAppend(make, done):
+        if not self._waiting and self._tryAppend(asked):
             return
-        if self._waitingSize + size > QUEUED_SIZE_MAX:
-            make, size = _refuse, 0  # in its turn
-        self._waitingSize += size
-        self._waiting.append((make, size, done))
+        if self._waitingSize + asked.size > QUEUED_SIZE_MAX:
+            asked.make, asked.size = _refuse, 0  # in its turn
+        self._waitingSize += asked.size
+        self._waiting.append(asked)
         self._wait()
 
-    def _tryAppend(self, make: _MakeBatches, done: AppendOutcome) -> bool:
+    def _tryAppend(self, asked: _Append) -> bool:
         """Whether the append was begun, or refused for good."""
         partition = self.partition
         if partition.lacksInSync:
-            self._done(done, KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
+            self._end(asked, KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
             return True
         try:
-            result = partition.append(make(), self._nowMs())
+            result = partition.append(asked.make(), self._nowMs())
         except PylogbrokerError as error:
-            self._done(done, error)
+            self._end(asked, error)
             return True
         if result is None:
             return False
-        partition.whenAcknowledged(result, True, partial(self._done, done))
+        cancel = partition.whenAcknowledged(result, True, partial(self._end, asked))
+        asked.cancel = cancel
         return True
 
-    def _done(self, done: AppendOutcome, error: PylogbrokerError | None) -> None:
-        done(error)
+    def _late(self, asked: _Append) -> None:
+        """The time is over: what is in the log stays there, and what waits is not appended."""
+        if asked.cancel is not None:
+            asked.cancel()
+        else:
+            self._waiting.remove(asked)
+            self._waitingSize -= asked.size
+        self._end(asked, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+
+    def _end(self, asked: _Append, error: PylogbrokerError | None) -> None:
+        if asked.key >= 0:
+            self._purgatory.cancel(asked.key)
+        asked.done(error)
         if error is not None and self.partition.log.isOffline:
             self._onFailed()
 
@@ -168,12 +222,12 @@ class Appender:
     def _admitted(self, _none: None) -> None:
         self._isWaiting = False
         while self._waiting:
-            make, size, done = self._waiting[0]
-            if not self._tryAppend(make, done):
+            asked = self._waiting.popleft()
+            if not self._tryAppend(asked):
+                self._waiting.appendleft(asked)
                 self._wait()
                 return
-            self._waiting.popleft()
-            self._waitingSize -= size
+            self._waitingSize -= asked.size
 
 
 def _refuse() -> ValidatedBatches:

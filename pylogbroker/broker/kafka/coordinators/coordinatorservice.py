@@ -10,6 +10,7 @@ partition from its beginning (L{pylogbroker.broker.kafka.coordinators.coordinato
 broker starts or begins to lead it, and again in another leader epoch; and forgets what was there
 when another broker leads. Clients whose partition is being read are told so. A partition that
 cannot be read is not served: a coordinator that has missed a record would give answers of the past.
+Nor is any while the broker may have been replaced: they may have another coordinator by now.
 
 B{The end.} L{CoordinatorService.stop} answers all that waits. Appends that are under way end with
 their log.
@@ -26,6 +27,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.kafka.coordinators.coordinatorlog import Appender, Loaded, Loader
+from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.topics import TopicManager, batchLog
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.cluster.metadataimage import TopicImage
@@ -79,13 +81,22 @@ class CoordinatorService:
     coordinator: ICoordinator
 
     def __init__(
-        self, clock: Any, topics: TopicManager, worker: IWorker, partitionCount: int
+        self,
+        clock: Any,
+        topics: TopicManager,
+        worker: IWorker,
+        purgatory: Purgatory,
+        partitionCount: int,
+        appendTimeoutMs: int,
     ) -> None:
         """
         @param worker: reads the partitions.
         @param partitionCount: with which the topic is created.
+        @param appendTimeoutMs: in which an append must be acknowledged.
         """
         self._clock = clock
+        self._purgatory = purgatory
+        self._appendTimeoutMs = appendTimeoutMs
         self._topics = topics
         self._worker = worker
         self._timer = Timer(clock)
@@ -157,8 +168,12 @@ class CoordinatorService:
         if topic is None or index >= topic.partitionCount:
             return NO_LEADER
         leader, _ = self._topics.leaderOf(topic, index)
-        isUnserved = leader == self._topics.brokerId and index not in self._appenders
-        return NO_LEADER if isUnserved else leader
+        isServed = index in self._appenders and self._isCurrent()
+        return NO_LEADER if leader == self._topics.brokerId and not isServed else leader
+
+    def _isCurrent(self) -> bool:
+        """Whether no other broker can have taken over what this one leads, unnoticed."""
+        return self._topics.metadata.isCurrent
 
     async def awaitTopic(self) -> bool:
         """Create the topic if need be. Returns whether it is there."""
@@ -236,7 +251,13 @@ class CoordinatorService:
             self._unload(index)
         if served is not None:
             self._served[index] = served
-            made = Appender(served.partition, self.nowMs, partial(self._failed, index))
+            made = Appender(
+                served.partition,
+                self.nowMs,
+                partial(self._failed, index),
+                self._purgatory,
+                self._appendTimeoutMs,
+            )
             self._appenders[index] = made
             self.coordinator.beginLoading(index)
             self._toLoad.append((index, made))

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.coordinators.coordinatorlog import Appender, Loaded, LoadedEnd
 from pylogbroker.broker.kafka.coordinators.coordinatorservice import CoordinatorService
+from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC, TopicManager
 from pylogbroker.cluster.metadataimage import TopicImage
 from pylogbroker.config.brokersettings import BrokerSettings
@@ -73,11 +74,19 @@ class GroupService(CoordinatorService):
         clock: Any,
         topics: TopicManager,
         worker: IWorker,
+        purgatory: Purgatory,
         settings: BrokerSettings,
         random: Random,
     ) -> None:
         """@param random: for the ids of members, which must be hard to guess."""
-        super().__init__(clock, topics, worker, settings.offsetsTopicNumPartitions)
+        super().__init__(
+            clock,
+            topics,
+            worker,
+            purgatory,
+            settings.offsetsTopicNumPartitions,
+            settings.offsetsCommitTimeoutMs,
+        )
         self._settings = settings
         self._random = random
         self._known: Mapping[UUID, TopicImage] = {}
@@ -86,7 +95,12 @@ class GroupService(CoordinatorService):
     def _makeCoordinator(self) -> None:
         settings = groupSettings(self._settings, self.partitionCount)
         self.coordinator = GroupCoordinator(
-            settings, self._append, self.nowMs, self._random, lambda: self._topics.image
+            settings,
+            self._append,
+            self.nowMs,
+            self._random,
+            lambda: self._topics.image,
+            self._isCurrent,
         )
 
     def start(self) -> Deferred[None]:

@@ -35,6 +35,7 @@ from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
 from pylogbroker.broker.kafka.coordinators.transactionmarkers import MarkerWriter
 from pylogbroker.broker.kafka.coordinators.verification import Admission, Verifier, asToProducer
 from pylogbroker.broker.kafka.errors import KafkaError
+from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -96,12 +97,20 @@ class TransactionService(CoordinatorService):
         clock: Any,
         topics: TopicManager,
         worker: IWorker,
+        purgatory: Purgatory,
         settings: BrokerSettings,
         groups: GroupService,
         connections: InterBrokerConnections,
     ) -> None:
         """@param connections: to the other brokers of the cluster."""
-        super().__init__(clock, topics, worker, settings.transactionStateLogNumPartitions)
+        super().__init__(
+            clock,
+            topics,
+            worker,
+            purgatory,
+            settings.transactionStateLogNumPartitions,
+            settings.requestTimeoutMs,
+        )
         self._settings = settings
         self._groups = groups
         self._markers = MarkerWriter(
@@ -117,6 +126,7 @@ class TransactionService(CoordinatorService):
             self._writeMarkers,
             self._newProducerId,
             self.nowMs,
+            self._isCurrent,
         )
 
     def _replay(self, partition: int, records: Sequence[Loaded]) -> None:

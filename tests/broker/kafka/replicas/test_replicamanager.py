@@ -8,8 +8,9 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.kafka.errors import KafkaError
-from pylogbroker.broker.kafka.topics import batchLog
+from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, batchLog
 from pylogbroker.broker.logmanager import Partition
+from pylogbroker.broker.metadata.journal import MetadataJournal
 from pylogbroker.cluster.kafka import metadatalog
 from pylogbroker.cluster.metadataimage import ConfigRecord, FenceBrokerRecord, PartitionImage
 from pylogbroker.coordinator.effects import TransactionalProducer
@@ -191,6 +192,117 @@ class DeleteRecordsTests(ReplicaCase):
         self.bench.settle()
         self.successResultOf(deleting)
         self.assertEqual(manager.logStartOf(manager._replicas[partition]), 1)
+
+
+class CoordinatorTests(ReplicaCase):
+    """The group C{g}, whose partition is on brokers 1 and 2, in sync. Broker 1 coordinates it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        topics = self.bench.brokers[1].topics
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+
+            def decide(image: Any, name: str = name) -> Any:
+                return topics.newTopic(image, name, 1, {}, 2, [BOTH]), None
+
+            self.bench.do(topics.change(decide))
+        self.topic = self.bench.metadata.image.topics[OFFSETS_TOPIC]
+        self.follow(0)
+        self.bench.settle()
+
+    def follow(self, offset: int) -> None:
+        """Broker 2 fetches."""
+        cls = messages.FetchRequest
+        part = cls.FetchPartition(partition=0, fetchOffset=offset, partitionMaxBytes=1000)
+        topic = cls.FetchTopic(topicId=self.topic.topicId.bytes, partitions=[part])
+        epoch = self.bench.metadata.image.brokers[2].epoch
+        state = cls.ReplicaState(replicaId=2, replicaEpoch=epoch)
+        body = cls(replicaState=state, maxWaitMs=0, maxBytes=1000, topics=[topic])
+        self.bench.ask(1, ApiKey.FETCH, 16, body)
+
+    def commit(self, offset: int) -> list[Any]:
+        cls = messages.OffsetCommitRequest
+        part = cls.OffsetCommitRequestPartition(partitionIndex=0, committedOffset=offset)
+        topic = cls.OffsetCommitRequestTopic(name="a", partitions=[part])
+        answers = self.bench.begin(
+            1, ApiKey.OFFSET_COMMIT, 8, cls(groupId="g", topics=[topic], memberId="")
+        )
+        self.bench.settle()
+        return answers
+
+    def codeOf(self, answers: list[Any]) -> int:
+        code: int = answers[0].topics[0].partitions[0].errorCode
+        return code
+
+    def committed(self, isStable: bool) -> list[Any]:
+        cls = messages.OffsetFetchRequest
+        topic = cls.OffsetFetchRequestTopics(name="a", partitionIndexes=[0])
+        group = cls.OffsetFetchRequestGroup(groupId="g", topics=[topic])
+        answers = self.bench.begin(
+            1, ApiKey.OFFSET_FETCH, 8, cls(groups=[group], requireStable=isStable)
+        )
+        self.bench.settle()
+        return answers
+
+    def offsetOf(self, answers: list[Any]) -> int:
+        offset: int = answers[0].groups[0].topics[0].partitions[0].committedOffset
+        return offset
+
+    def test_followerIsSilent(self) -> None:
+        """
+        A commit that the replicas in sync do not have in time is not acknowledged, and its client
+        tries again. It may come about all the same: behind a change of the leader it is there.
+        """
+        answers, stable = self.commit(5), self.committed(True)
+        self.assertEqual((answers, stable), ([], []))
+        self.bench.brokers[1].clock.advance(5.1)
+        self.bench.settle()
+        self.assertEqual(self.codeOf(answers), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.assertEqual(self.offsetOf(stable), -1)
+        answers = self.commit(7)
+        self.follow(2)
+        self.assertEqual(self.codeOf(answers), 0)
+        self.assertEqual(self.offsetOf(self.committed(True)), 7)
+        late = self.commit(9)
+        self.bench.brokers[1].clock.advance(5.1)
+        self.bench.settle()
+        self.assertEqual(self.codeOf(late), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.assertEqual(self.offsetOf(self.committed(True)), 7)
+        self.follow(3)
+        self.put(0, PartitionImage(1, 1, 1, BOTH, BOTH))
+        self.bench.settle()
+        self.follow(3)
+        self.assertEqual(self.offsetOf(self.committed(True)), 9)
+
+    def test_tooFewInSync(self) -> None:
+        """Below min.insync.replicas a commit is refused at once."""
+        self.bench.change(
+            ConfigRecord("topic", str(self.topic.topicId), "min.insync.replicas", "2"),
+            FenceBrokerRecord(2, self.bench.metadata.image.brokers[2].epoch),
+            PartitionImage(1, 0, 1, BOTH, (1,), (2,)).record(self.topic.topicId, 0),
+        )
+        self.assertEqual(self.codeOf(self.commit(5)), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def test_mayBeReplaced(self) -> None:
+        """A broker that may have been replaced coordinates nothing, and says so."""
+        self.patch(MetadataJournal, "isCurrent", False)
+        self.assertEqual(self.codeOf(self.commit(5)), ErrorCode.NOT_COORDINATOR)
+        (answer,) = self.committed(False)
+        self.assertEqual(answer.groups[0].errorCode, ErrorCode.NOT_COORDINATOR)
+        cls = messages.HeartbeatRequest
+        answer = self.bench.ask(1, ApiKey.HEARTBEAT, 4, cls(groupId="g", memberId="m"))
+        self.assertEqual(answer.errorCode, ErrorCode.NOT_COORDINATOR)
+        answer = self.bench.ask(1, ApiKey.LIST_GROUPS, 5, messages.ListGroupsRequest())
+        self.assertEqual(answer.errorCode, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        init = messages.InitProducerIdRequest(transactionalId="x", transactionTimeoutMs=1000)
+        answer = self.bench.ask(1, ApiKey.INIT_PRODUCER_ID, 4, init)
+        self.assertEqual(answer.errorCode, ErrorCode.NOT_COORDINATOR)
+        answer = self.bench.ask(1, ApiKey.LIST_TRANSACTIONS, 1, messages.ListTransactionsRequest())
+        self.assertEqual(answer.errorCode, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        for keyType in (0, 1):
+            find = messages.FindCoordinatorRequest(keyType=keyType, coordinatorKeys=["g"])
+            (found,) = self.bench.ask(1, ApiKey.FIND_COORDINATOR, 6, find).coordinators
+            self.assertEqual(found.errorCode, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class ProduceTests(ReplicaCase):
