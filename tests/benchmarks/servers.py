@@ -66,6 +66,7 @@ class Server:
     """
     A server that runs.
 
+    @ivar process: of it.
     @ivar port: where.
     """
 
@@ -81,7 +82,7 @@ class Server:
         @raise RuntimeError: it ended before it was ready; with its last words.
         """
         self._lines: deque[str] = deque(maxlen=30)
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -90,9 +91,9 @@ class Server:
             env=environment,
             cwd=folder,
         )
-        assert self._process.stdout is not None
-        self._output = self._process.stdout
-        watchdog = threading.Timer(START_SECONDS_MAX, self._process.kill)
+        assert self.process.stdout is not None
+        self._output = self.process.stdout
+        watchdog = threading.Timer(START_SECONDS_MAX, self.process.kill)
         watchdog.start()
         try:
             self.port = self._awaitPort(pattern)
@@ -110,20 +111,20 @@ class Server:
 
     @property
     def processId(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     def cpuSeconds(self) -> float:
         """So far."""
-        return cpuSeconds(self._process.pid)
+        return cpuSeconds(self.process.pid)
 
     def stop(self) -> None:
         """End it, and wait until it has ended."""
-        self._process.terminate()
+        self.process.terminate()
         try:
-            self._process.wait(30)
+            self.process.wait(30)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
 
     def __enter__(self) -> Self:
         return self

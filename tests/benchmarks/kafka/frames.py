@@ -126,9 +126,15 @@ class BlockingClient:
             got += data
         return bytes(got)
 
-    def createTopics(self, names: Sequence[str], configs: Mapping[str, str] | None = None) -> None:
+    def createTopics(
+        self,
+        names: Sequence[str],
+        configs: Mapping[str, str] | None = None,
+        replicationFactor: int = 1,
+    ) -> None:
         """
-        Each with one partition, which accepts records when this returns.
+        Each with one partition, which accepts records when this returns, and all of whose replicas
+        are in sync then.
 
         @raise RuntimeError: the broker refuses.
         """
@@ -137,7 +143,7 @@ class BlockingClient:
             cls.CreatableTopic(
                 name=name,
                 numPartitions=1,
-                replicationFactor=1,
+                replicationFactor=replicationFactor,
                 configs=[
                     cls.CreatableTopicConfig(name=key, value=value)
                     for key, value in (configs or {}).items()
@@ -149,16 +155,28 @@ class BlockingClient:
             if topic.errorCode:
                 raise RuntimeError(f"{topic.name} is not created: error {topic.errorCode}")
         for name in names:
-            self._awaitLeader(name)
+            self.awaitLeader(name, replicationFactor)
 
-    def _awaitLeader(self, name: str) -> None:
+    def metadata(self, name: str) -> tuple[Any, dict[int, int]]:
+        """What the broker says of a topic; and the ports of the brokers, by their ids."""
         cls = messages.MetadataRequest
+        topics = [cls.MetadataRequestTopic(name=name)]
+        answer = self.ask(ApiKey.METADATA, 5, cls(topics=topics, allowAutoTopicCreation=False))
+        return answer.topics[0], {each.nodeId: each.port for each in answer.brokers}
+
+    def awaitLeader(self, name: str, inSyncCount: int) -> int:
+        """
+        Wait until partition 0 has a leader, and that many replicas in sync.
+
+        @return: the leader's id.
+        @raise RuntimeError: it takes too long.
+        """
         until = time.monotonic() + ERROR_RETRY_SECONDS_MAX
         while True:
-            answer = self.ask(ApiKey.METADATA, 5, cls(topics=[cls.MetadataRequestTopic(name=name)]))
-            (topic,) = answer.topics
-            if not topic.errorCode and not any(part.errorCode for part in topic.partitions):
-                return
+            topic, _ = self.metadata(name)
+            parts = [each for each in topic.partitions if not each.errorCode]
+            if not topic.errorCode and parts and len(parts[0].isrNodes) >= inSyncCount:
+                return int(parts[0].leaderId)
             if time.monotonic() > until:
                 raise RuntimeError(f"{name} has error {topic.errorCode}")
             time.sleep(0.02)
@@ -167,6 +185,18 @@ class BlockingClient:
         """And its records, now or soon."""
         cls = messages.DeleteTopicsRequest
         self.ask(ApiKey.DELETE_TOPICS, 5, cls(topicNames=[name], timeoutMs=30_000))
+
+    def awaitGone(self, name: str) -> None:
+        """
+        Wait until a topic that was deleted is not known any more.
+
+        @raise RuntimeError: it takes too long.
+        """
+        until = time.monotonic() + ERROR_RETRY_SECONDS_MAX
+        while self.metadata(name)[0].errorCode != UNKNOWN_TOPIC:
+            if time.monotonic() > until:
+                raise RuntimeError(f"{name} is still there")
+            time.sleep(0.02)
 
     def endOffset(self, name: str) -> int:
         """Of partition 0."""
