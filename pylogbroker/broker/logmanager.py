@@ -26,6 +26,11 @@ for each: a flush costs the processor more than a request does. After a wait in 
 L{GATHER_PAUSE_COUNT} flushes begin at once, and so do those for more than L{GATHER_COUNT_MAX}
 requests, whose share of a flush is small.
 
+A I{replicated} partition gathers once for all its replicas: for C{acks=all} the leader flushes, and
+its followers are given what is written, when as many requests have come as were answered since the
+last time. So each replica fetches, writes and flushes once for all of them. While the leader
+gathers, followers are not told a new high watermark by itself either: records will come with it.
+
 Throttling: L{Partition.append} admits nothing while too many bytes are unflushed, in the partition
 or in all, or while the disk is full. Producers wait until I{half} of the limit is flushed, so that
 they proceed in large steps. Only C{LogManager._account} updates the sum of all
@@ -107,10 +112,13 @@ class Partition:
     @ivar isDiskBlocked: accepted bytes, or a roll, wait for room on the disk.
     @ivar isRolling: a roll is requested or under way.
     @ivar isRetaining: retention of this partition is under way.
-    @ivar gatherCount: requests for which the next flush waits.
-    @ivar gatheredCount: those that have come when the wait was last prolonged.
-    @ivar gatherPause: flushes that do not wait.
+    @ivar gatherCount: requests for which the next flush waits; of a replicated partition: that were
+        answered since its last release.
+    @ivar gatheredCount: those that have come when the wait was last prolonged, or since that
+        release.
+    @ivar gatherPause: flushes, or releases, that do not wait.
     @ivar gathering: ends the wait.
+    @ivar onGathered: called at the end of the wait for a replicated partition, once.
     @ivar joinedCount: requests that wait for a flush beside the first of each wait.
     @ivar capacityWaiters: fire when this partition admits appends again, or fails.
     @ivar jobWaiters: fire when the job under way has ended.
@@ -136,6 +144,7 @@ class Partition:
     gatheredCount: int = 0
     gatherPause: int = 0
     gathering: IDelayedCall | None = None
+    onGathered: dict[Callable[[], object], None] = field(default_factory=dict)
     joinedCount: int = 0
     capacityWaiters: Waiters[None] = field(default_factory=Waiters)
     jobWaiters: Waiters[None] = field(default_factory=Waiters)
@@ -320,6 +329,45 @@ class Partition:
             self._manager.requestFlush(self)
         return cancel
 
+    # -- the requests for C{acks=all} of a replicated partition, which its leader gathers
+
+    def awaited(self, count: int) -> None:
+        """Requests have come; they wait for all replicas in sync."""
+        self.gatheredCount += count
+        if self.gathering is not None and self.gatheredCount < self.gatherCount:
+            self.gathering.reset(GATHER_SECONDS)
+
+    def answered(self, count: int) -> None:
+        """Requests that have waited are answered: as many may follow."""
+        if self.gatherPause or not self.log.isReplicated:
+            return
+        self.gatherCount += count
+        if self.gatherCount > GATHER_COUNT_MAX:
+            self._manager.release(self)
+        elif self.gathering is None:
+            self.gather()
+
+    def gather(self) -> None:
+        """Wait for further requests, L{GATHER_SECONDS} behind the last one at the longest."""
+        manager = self._manager
+        self.gathering = manager.callSoon(GATHER_SECONDS, manager.gatheredTooFew, self)
+
+    def endGathering(self) -> None:
+        """Wait no more; nothing is told to anyone."""
+        if self.gathering is not None:
+            self.gathering.cancel()
+            self.gathering = None
+
+    def whenGathered(self, call: Callable[[], object]) -> Callable[[], object]:
+        """
+        Call a function once, when the partition gathers no more; it does now.
+
+        @param call: must not raise, and is not registered twice.
+        @return: what cancels the call.
+        """
+        self.onGathered[call] = None
+        return lambda: self.onGathered.pop(call, None)
+
     def whenAcknowledged(
         self, result: AppendResult, isByAll: bool, callback: OffsetCallback
     ) -> Callable[[], object]:
@@ -495,6 +543,11 @@ class LogManager:
     def write(self, partition: Partition) -> None:
         """Write what is appended to one partition, without waiting."""
         log = partition.log
+        isReleased = log.isReplicated and (
+            partition.gathering is None or partition.gatheredCount >= partition.gatherCount
+        )
+        if isReleased:
+            partition.endGathering()  # before followers see what is written
         if log.isReadWhenWritten or log.isReplicated:
             _, base, byte = log.written
             log.write()
@@ -508,6 +561,8 @@ class LogManager:
             return
         if partition.onWritten is not None:
             partition.onWritten()
+        if isReleased:
+            self._released(partition)
         if log.pendingSize and log.blocked is not None:
             self._blockOnDisk(partition, log.blocked)
             return
@@ -643,27 +698,54 @@ class LogManager:
         """Start the flush that requests wait for, or wait a little for further requests."""
         if partition in self._busy:
             return  # the end of its job looks again
+        if partition.log.isReplicated:
+            if partition.gathering is None:
+                self.flush(partition)
+            return
         count = partition.flushRequestCount
         if not 0 < count < partition.gatherCount:
             self.flush(partition)
         elif partition.gathering is None:
             partition.gatheredCount = count
-            partition.gathering = self._clock.callLater(
-                GATHER_SECONDS, self._gatheredTooFew, partition
-            )
+            partition.gather()
         elif count > partition.gatheredCount:
             partition.gatheredCount = count
             partition.gathering.reset(GATHER_SECONDS)
 
     def _endGathering(self, partition: Partition) -> None:
         if partition.gathering is not None:
-            partition.gathering.cancel()
-            partition.gathering = None
+            partition.endGathering()
+            if partition.log.isReplicated:
+                self._released(partition)
 
-    def _gatheredTooFew(self, partition: Partition) -> None:
+    def gatheredTooFew(self, partition: Partition) -> None:
+        """The requests for which the next flush, or the next release, has waited do not come."""
         partition.gathering = None
         partition.gatherPause = GATHER_PAUSE_COUNT
-        self.flush(partition)
+        if partition.log.isReplicated:
+            self.release(partition)
+        else:
+            self.flush(partition)
+
+    def callSoon(self, seconds: float, call: Callable[..., object], *what: Any) -> IDelayedCall:
+        """Call a function by the clock."""
+        found: IDelayedCall = self._clock.callLater(seconds, call, *what)
+        return found
+
+    def release(self, partition: Partition) -> None:
+        """Let followers have what is written, and flush it if someone waits for that."""
+        partition.endGathering()
+        self._released(partition)
+        if partition.log.wantsFlush and partition.log.failure is None:
+            self.flush(partition)
+
+    def _released(self, partition: Partition) -> None:
+        partition.gatherCount = partition.gatheredCount = 0
+        if partition.gatherPause:
+            partition.gatherPause -= 1
+        waiting, partition.onGathered = partition.onGathered, {}
+        for call in waiting:
+            call()
 
     def flush(self, partition: Partition) -> None:
         """Start a flush, unless a job of the partition is under way or all is flushed."""
@@ -685,11 +767,12 @@ class LogManager:
                 self._pageCache.markCached(job.segment.file.path, start, after.byte - start)
             else:
                 self._counters.failedCount += 1
-            partition.gatherCount = 0
-            if partition.gatherPause:
-                partition.gatherPause -= 1
-            elif partition.flushRequestCount <= GATHER_COUNT_MAX:
-                partition.gatherCount = partition.flushRequestCount
+            if not log.isReplicated:
+                partition.gatherCount = 0
+                if partition.gatherPause:
+                    partition.gatherPause -= 1
+                elif partition.flushRequestCount <= GATHER_COUNT_MAX:
+                    partition.gatherCount = partition.flushRequestCount
             log.finishFlush(job, error, self.nowMs())  # fetches that waited for it are sent now
 
         file, aio = job.segment.file, self._aioFsync

@@ -12,6 +12,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.broker.logmanager import GATHER_COUNT_MAX, GATHER_PAUSE_COUNT, GATHER_SECONDS
 from pylogbroker.errors import (
     AppendTruncatedError,
     InvalidChecksumError,
@@ -218,6 +219,121 @@ class AcknowledgeTests(ReplicaPartitionCase):
         self.assertIsInstance(self.acks[0], AppendTruncatedError)
         self.partition.setHighWatermark(1)
         self.assertEqual(self.acks[1:], [None])
+
+
+class GatherTests(ReplicaPartitionCase):
+    """A leader gathers requests for C{acks=all}, once for itself and its followers."""
+
+    def setUp(self) -> None:
+        self.bench = self.makeBench(isReplicated=True)
+        self.acks: list[StorageError | None] = []
+        self.told: list[int] = []
+
+    def ask(self, *values: bytes) -> None:
+        """Requests that come in one turn, as the broker's handler treats them."""
+        for value in values:
+            self.bench.send(batch(value), self.acks)
+            self.partition.awaited(1)
+        self.bench.turn()
+
+    def answer(self, offset: int, count: int) -> None:
+        """The followers have everything up to an offset: so many requests are answered."""
+        self.bench.worker.performAll()
+        self.partition.setHighWatermark(offset)
+        self.partition.answered(count)
+
+    def listen(self) -> None:
+        self.partition.whenGathered(self.tell)
+
+    def tell(self) -> None:
+        self.told.append(self.bench.log().writtenOffset)
+
+    @property
+    def jobCount(self) -> int:
+        return len(self.bench.worker.jobs)
+
+    def test_asMany(self) -> None:
+        """
+        The flush begins, and followers see what is written, when as many requests have come as were
+        answered.
+        """
+        self.ask(b"a", b"b")
+        self.assertEqual(self.jobCount, 1)
+        self.answer(2, 2)
+        self.listen()
+        self.ask(b"c")
+        self.assertEqual((self.jobCount, self.told), (0, []))
+        self.ask(b"d")
+        self.assertEqual((self.jobCount, self.told), (1, [4]))
+        self.assertIsNone(self.partition.gathering)
+
+    def test_inVain(self) -> None:
+        """
+        Where fewer come, it waits for a millisecond behind the last one; then some do not wait.
+        """
+        self.ask(b"a", b"b", b"c")
+        self.answer(3, 3)
+        self.listen()
+        for value in (b"d", b"e"):
+            self.bench.clock.advance(GATHER_SECONDS * 0.75)
+            self.ask(value)
+            self.assertEqual((self.jobCount, self.told), (0, []))
+        self.bench.clock.advance(GATHER_SECONDS)
+        self.assertEqual((self.jobCount, self.told), (1, [5]))
+        for number in range(GATHER_PAUSE_COUNT - 1):
+            self.answer(5 + number, 1)
+            self.assertIsNone(self.partition.gathering)
+            self.ask(b"f")
+        self.answer(5 + GATHER_PAUSE_COUNT, 1)
+        self.assertIsNotNone(self.partition.gathering)
+
+    def test_twoWaves(self) -> None:
+        """Requests that are answered while others are written already become one wave with them."""
+        self.ask(b"a")
+        self.ask(b"b", b"c")
+        self.answer(1, 1)
+        self.ask(b"d")
+        self.assertIsNone(self.partition.gathering)
+        self.answer(3, 2)
+        self.listen()
+        self.ask(b"e", b"f")
+        self.assertEqual(self.told, [6])
+
+    def test_many(self) -> None:
+        """It does not wait where more than L{GATHER_COUNT_MAX} were answered."""
+        self.ask(*[b"a"] * (GATHER_COUNT_MAX + 1))
+        self.answer(GATHER_COUNT_MAX + 1, GATHER_COUNT_MAX + 1)
+        self.assertIsNone(self.partition.gathering)
+
+    def test_otherFlush(self) -> None:
+        """A flush for another reason ends the wait, and so does the end of the partition."""
+        self.ask(b"a")
+        self.answer(1, 1)
+        self.listen()
+        self.bench.send(batch(b"b"), [], False)
+        self.bench.turn()
+        self.assertEqual((self.jobCount, self.told), (0, []))
+        self.bench.manager.flush(self.partition)
+        self.assertEqual((self.jobCount, self.told), (1, [2]))
+        self.bench.settle()
+        self.answer(2, 1)
+        self.bench.stop()
+        self.assertIsNone(self.partition.gathering)
+
+    def test_cancelled(self) -> None:
+        """Who waits no more is not told."""
+        self.ask(b"a")
+        self.answer(1, 1)
+        self.partition.whenGathered(self.tell)()
+        self.ask(b"b")
+        self.assertEqual(self.told, [])
+
+    def test_unreplicated(self) -> None:
+        """A partition without followers gathers for its flush alone."""
+        self.bench = self.makeBench()
+        self.ask(b"a")
+        self.partition.answered(1)
+        self.assertIsNone(self.partition.gathering)
 
 
 class WatermarkTests(ReplicaPartitionCase):

@@ -14,8 +14,9 @@ readers see the page cache, it is written at once, and nothing waits.
 A fetch of another replica reads up to what is written, and waits for that. What it says, that its
 log has everything below its offset, is told to the partition's C{onReplicaFetch} first, since the
 high watermark may follow from it. It is answered at once if it has not been told that watermark
-yet, so that followers know it soon. From a broker that is no replica, or was registered anew since,
-it is refused.
+yet, so that followers know it soon; but neither it nor records are sent while the leader gathers
+requests (L{pylogbroker.broker.logmanager}). From a broker that is no replica, or was registered
+anew since, it is refused.
 
 A consumer may read from a follower, too (KIP-392), from version 11 on: what that knows to be
 committed. Where a selector is set (C{replica.selector.class}), a leader tells a consumer that
@@ -554,10 +555,23 @@ class _Fetch:
         Whether the response need not wait. Partitions that do not exist wait with the others, since
         the requests of their session would else be answered at once, again and again.
         """
+        if self._isReplica and self._isGathering:
+            return False
         if self._size >= min(self._request.minBytes, self._sizeMax):
             return True
         found = [read for read in self._reads if read.partition is not None]
         return not found or any(map(self._isUrgent, self._reads))
+
+    @property
+    def _isGathering(self) -> bool:
+        """Whether all that a replica can be told now comes from partitions that gather requests."""
+        isGathering = False
+        for read in self._reads:
+            if read.partition is not None and read.partition.gathering is not None:
+                isGathering = True
+            elif read.slice.size or self._isUrgent(read):
+                return False
+        return isGathering
 
     def _isUrgent(self, read: _Read) -> bool:
         """Whether a partition has something to tell beside records."""
@@ -595,6 +609,8 @@ class _Fetch:
                     read.partition, MarkKind.HIGH_WATERMARK, log.highWatermark + 1, turn
                 ):
                     return
+                if read.partition.gathering is not None:
+                    self._cancels.append(read.partition.whenGathered(self._gathered))
             elif self._isCommitted:
                 mark, offset = MarkKind.LAST_STABLE, log.lastStableOffset + 1
             else:
@@ -620,6 +636,9 @@ class _Fetch:
         self._isOver = True
         if self._cancels:
             self._end()
+
+    def _gathered(self) -> None:
+        self._moved(None)
 
     def _moved(self, error: object) -> None:
         if self._isEnded or not self._cancels:

@@ -489,14 +489,16 @@ class ProduceRequests:
     def _await(self, unanswered: _Unanswered, request: ProduceRequest) -> None:
         done = unanswered.done
         timeoutMs = min(max(request.timeoutMs, 0), TIMEOUT_MS_MAX)
-        if request.acks == ALL and self._logManager.flushesAcksAll:
+        isFlushed = self._logManager.flushesAcksAll
+        if request.acks == ALL:
             partition = done[0].partition if len(done) == 1 else None
-            if partition is not None:
+            if partition is not None and (isFlushed or partition.log.isReplicated):
                 if not self._lastWait.join(partition, timeoutMs, unanswered):
                     self._lastWait = _Acknowledgement(unanswered)
                     self._lastWait.share(partition, timeoutMs, self._purgatory)
                 return
-            mark, isFlushed = MarkKind.FLUSHED, True
+        if request.acks == ALL and isFlushed:
+            mark = MarkKind.FLUSHED
         else:
             self._logManager.writePending()
             mark, isFlushed = MarkKind.WRITTEN, False
@@ -584,13 +586,14 @@ class _Acknowledgement:
     came together: they wait for the flush of all that the partition has.
     """
 
-    __slots__ = ("_cancels", "_key", "_purgatory", "_requests", "_shared")
+    __slots__ = ("_cancels", "_isRefused", "_key", "_purgatory", "_requests", "_shared")
 
     def __init__(self, *requests: _Unanswered) -> None:
         self._requests = [*requests]
         # By the place of the partition; of those that are not acknowledged yet.
         self._cancels: dict[int, Callable[[], object] | None] = {}
         self._purgatory: Purgatory | None = None
+        self._isRefused = False
         self._shared: tuple[Partition, int, int] | None = None
 
     def share(self, partition: Partition, timeoutMs: int, purgatory: Purgatory) -> None:
@@ -598,6 +601,7 @@ class _Acknowledgement:
         endOffset = partition.log.logEndOffset
         self._shared = partition, endOffset, timeoutMs
         partition.joinedCount += self._requests[0].count - 1
+        partition.awaited(self._requests[0].count)
         self.begin(0, partition, MarkKind.FLUSHED, endOffset, True)
         self.start(purgatory, timeoutMs)
 
@@ -611,6 +615,7 @@ class _Acknowledgement:
             return False
         self._requests.append(request)
         partition.joinedCount += request.count
+        partition.awaited(request.count)
         return True
 
     def begin(
@@ -647,6 +652,7 @@ class _Acknowledgement:
             self._respond()
 
     def _refuse(self, at: int, error: PylogbrokerError) -> None:
+        self._isRefused = True
         for each in self._requests:
             each.refuse(at, error)
 
@@ -660,7 +666,10 @@ class _Acknowledgement:
     def _respond(self) -> None:
         requests, self._requests = self._requests, []
         if self._shared is not None:
-            self._shared[0].joinedCount -= sum(each.count for each in requests) - 1
+            count = sum(each.count for each in requests)
+            self._shared[0].joinedCount -= count - 1
+            if not self._isRefused:
+                self._shared[0].answered(count)
             self._shared = None
         # The last one first: a connection sends all when it has the first one's.
         for each in reversed(requests):

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.topics import batchLog
-from pylogbroker.broker.logmanager import Partition, ReplicaProgress
+from pylogbroker.broker.logmanager import GATHER_SECONDS, Partition, ReplicaProgress
 from pylogbroker.cluster.acls import (
     CLUSTER_NAME,
     AclBinding,
@@ -250,6 +250,44 @@ class WaitTests(ReplicaFetchCase):
         body = self.exchange(ApiKey.FETCH, 12, self.fetchRequest(1, waitMs=500))
         self.assertEqual(self.only(body).highWatermark, 1)
         self.assertIsNone(self.exchange(ApiKey.FETCH, 12, self.fetchRequest(1, waitMs=500)))
+
+    def test_gathering(self) -> None:
+        """
+        While the leader gathers requests, a replica is given neither records nor a high watermark.
+        """
+        partition = self.partition()
+        self.put(b"a")
+        self.fetch(0)
+
+        def heard(fetch: ReplicaProgress) -> None:
+            partition.setHighWatermark(fetch.offset)
+            if fetch.offset == 1:
+                partition.answered(2)
+
+        partition.onReplicaFetch = heard
+        self.peer.send(frameOf(ApiKey.FETCH, 12, self.fetchRequest(1, waitMs=500)))
+        self.assertIsNotNone(partition.gathering)
+        partition.awaited(1)
+        self.put(b"b")
+        self.assertIsNone(self.answered(ApiKey.FETCH, 12))
+        partition.awaited(1)
+        self.put(b"c")
+        part = self.only(self.answered(ApiKey.FETCH, 12))
+        self.assertEqual(part.highWatermark, 1)
+        self.assertEqual(len(self.bytesOf(part)), len(batchOf(b"b") + batchOf(b"c")))
+
+    def test_gatheringInVain(self) -> None:
+        """It is told the high watermark when no request comes."""
+        partition = self.partition()
+        self.put(b"a")
+        self.fetch(0)
+        partition.setHighWatermark(1)
+        partition.answered(1)
+        self.peer.send(frameOf(ApiKey.FETCH, 12, self.fetchRequest(1, waitMs=500)))
+        self.assertIsNone(self.answered(ApiKey.FETCH, 12))
+        self.lead.reactor.advance(GATHER_SECONDS)
+        self.lead.settle()
+        self.assertEqual(self.only(self.answered(ApiKey.FETCH, 12)).highWatermark, 1)
 
 
 class DivergenceTests(ReplicaFetchCase):
