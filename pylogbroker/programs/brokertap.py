@@ -11,12 +11,12 @@ from twisted.application.service import IService
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.programs.clocksteps import bootSeconds
 from pylogbroker.programs.interbroker import interBrokerClients
 from pylogbroker.programs.lifecycle import (
     HttpServiceMixin,
     PropertyOptions,
     TwistdLifecycle,
-    bootSeconds,
     brokerSite,
 )
 

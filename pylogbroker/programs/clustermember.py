@@ -29,6 +29,7 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import PylogbrokerError
+from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 
 
 class _Parent(Protocol):
@@ -87,6 +88,7 @@ def main() -> int:
             serving = Deferred.fromCoroutine(_serve(reactor, what, parent))
             serving.addErrback(_end, reactor, problems)
 
+        keepTimers(reactor, bootSeconds)
         reactor.callWhenRunning(begin)
         reactor.run()
     for each in problems:

@@ -24,8 +24,9 @@ from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.programs.clocksteps import bootSeconds
 from pylogbroker.programs.interbroker import interBrokerClients
-from pylogbroker.programs.lifecycle import bootSeconds, brokerSite
+from pylogbroker.programs.lifecycle import brokerSite
 
 if TYPE_CHECKING:
     from pylogbroker.console.service import ConsoleService

@@ -25,7 +25,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,6 +45,7 @@ from pylogbroker.broker.kafka07 import REQUEST_LOG as REQUESTS
 from pylogbroker.config.properties import readProperties
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
 from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 
 if TYPE_CHECKING:
     from pylogbroker.broker.service import BrokerService
@@ -56,11 +56,6 @@ NOTIFY_SOCKET = "NOTIFY_SOCKET"
 ROOT = "root"
 DEFAULT = LogLevel.info
 _OURS = "pylogbroker"
-
-
-def bootSeconds() -> float:
-    """Seconds since the machine has started, also those for which it was suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 Levels = Mapping[str, Any]
@@ -342,6 +337,7 @@ class TwistdLifecycle:
 
     def startService(self) -> None:
         """Start; systemd is notified when the reactor runs."""
+        keepTimers(self._reactor, bootSeconds)
         super().startService()  # type: ignore[misc]
         self._reactor.callWhenRunning(self._catchSignals)
 

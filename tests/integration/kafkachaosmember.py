@@ -42,6 +42,7 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
 )
 from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
+from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.testing.faults import FaultInjector
 from pylogbroker.types import TopicPartition
@@ -108,6 +109,7 @@ async def serve(
     reactor: Any, options: dict[str, Any], record: Record, over: Deferred[None]
 ) -> None:
     """Be a broker until it is C{over}."""
+    keepTimers(reactor, bootSeconds)
     broker = EmbeddedBroker(reactor, options["properties"])
     faults = FaultInjector(reactor, broker.service, broker.settings.brokerId)
     await broker.start()

@@ -161,6 +161,9 @@ class NamespaceTrial(ReplicationTrial):
 
     # -- faults
 
+    def _again(self, act: Callable[[], None]) -> None:
+        """The next one comes soon; what waits for its turn would outlast the run."""
+
     def _acts(self) -> list[Callable[[], None]]:
         return [
             *super()._acts(),
@@ -303,6 +306,10 @@ class NamespaceTrial(ReplicationTrial):
         return [each for each in self._members if each.name.startswith("appender")]
 
     # -- afterwards
+
+    def _recover(self) -> None:
+        self._network.heal()
+        super()._recover()
 
     def _readLists(self) -> None:
         found = self._read(LISTS)

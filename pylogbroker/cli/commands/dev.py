@@ -35,6 +35,7 @@ from pylogbroker.cli.streams import Streams
 from pylogbroker.config.brokersettings import samplePath
 from pylogbroker.config.properties import readProperties
 from pylogbroker.net.deferreds import closeAll
+from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.programs.standalonezookeeper import HOST, TICK_MS, StandaloneZookeeper
 
@@ -74,6 +75,7 @@ def temporaryDirectory(name: str) -> Iterator[str]:
 
 async def dev(options: Namespace, streams: Streams) -> int:
     """Run a broker, a broker and ZooKeeper, or a cluster, until a signal ends them."""
+    keepTimers(streams.reactor, bootSeconds)
     isTemporary = options.data is None
     if options.brokers > 1 or options.processes:
         with temporaryDirectory("dev") if isTemporary else nullcontext(options.data) as directory:
@@ -283,6 +285,7 @@ A page that shows the cluster, at http://127.0.0.1:8067/:
 
 async def zookeeper(options: Namespace, streams: Streams) -> int:
     """Run ZooKeeper until a signal ends it."""
+    keepTimers(streams.reactor, bootSeconds)
     server = StandaloneZookeeper(streams.reactor, options.data, options.port, tickMs=options.tick)
     try:
         await server.start()

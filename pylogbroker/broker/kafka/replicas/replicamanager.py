@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -267,7 +268,7 @@ class ReplicaManager:
                 if error is ErrorCode.NONE and self._replicas:
                     log.info("Other brokers lead what this one has led, as far as they can")
                 return
-            except (PylogbrokerError, TimeoutError) as failure:
+            except (PylogbrokerError, DeferredTimeoutError) as failure:
                 if triesLeft and isinstance(failure, PylogbrokerError):
                     await _pause(self._clock, backOffMs)
         log.warn("The broker stops without a successor for what it leads")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.kafka.errors import KafkaError
@@ -68,6 +69,22 @@ class RoleTests(ReplicaCase):
         self.patch(self.bench.metadata._log, "changeSizeMax", 400)
         self.bench.do(self.bench.brokers[1].kafka.leave())
         self.assertEqual(self.leaders(), [2, 2, 2])
+
+    def test_shutDownAlone(self) -> None:
+        """Without an answer from ZooKeeper, the broker stops without a successor, in time."""
+        self.patch(self.bench.metadata, "change", lambda decide: Deferred())
+        settings = self.bench.brokers[1].kafka.replicas._settings
+        with capturedLogs() as events:
+            leaving = Deferred.fromCoroutine(self.bench.brokers[1].kafka.leave())
+            for _try in range(settings.controlledShutdownMaxRetries + 1):
+                self.assertNoResult(leaving)
+                self.bench.brokers[1].clock.advance(settings.controlledShutdownRetryBackoffMs / 1e3)
+        self.successResultOf(leaving)
+        self.assertEqual(
+            [formatEvent(each) for each in events],
+            ["The broker stops without a successor for what it leads"],
+        )
+        self.assertEqual(self.leaders(), [1, 1, 1])
 
     def test_failedBefore(self) -> None:
         """
