@@ -141,6 +141,18 @@ class FakeZookeeper:
             if not client.isClosed:  # by one of its listeners
                 client._connected(self._open(client))
 
+    def lose(self, client: FakeZookeeperClient) -> None:
+        """
+        A client's process has died: it hears nothing any more, what it had sent and had not
+        arrived is lost, and its session expires.
+        """
+        client._generation += 1
+        if client.connected:
+            client.connected = False
+            self._drop(client)
+            self._expireLater(client)
+        client.isClosed = True
+
     def stop(self) -> None:
         """Stop the server: all clients are disconnected, and no session ends meanwhile."""
         for client in list(self._sessions.values()):

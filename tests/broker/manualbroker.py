@@ -25,7 +25,7 @@ from pylogbroker.broker.logmanager import GATHER_SECONDS, LogManager, Partition
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import FrameSizeError
-from pylogbroker.interfaces import CheckLimits, ConnectBroker, IRecordFormat
+from pylogbroker.interfaces import CheckLimits, ConnectBroker, IRecordFormat, IZookeeper
 from pylogbroker.net.sendfile import SendfileTransport
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
@@ -235,6 +235,7 @@ class LeadBroker:
         seed: int = 7,
         formats: Sequence[IRecordFormat] = (Kafka07Format(),),
         connectBroker: ConnectBroker | None = None,
+        zookeeper: Callable[[], IZookeeper] | None = None,
     ) -> None:
         if reactor is None:
             reactor = LeadReactor()
@@ -259,6 +260,7 @@ class LeadBroker:
             worker=newWorker,
             formats=formats,
             connectBroker=connectBroker,
+            zookeeper=zookeeper,
         )
         self.flushWorker = workers[FLUSH]
         self.readWorker = workers[COLD]
