@@ -51,6 +51,8 @@ from tests.integration.chaosprogram import Record, start
 CLICKS, COPIES = "clicks", "copies"
 KEY_COUNT = 20
 BATCH_COUNT = 40
+PAUSE_SECONDS = (0.02, 0.12)
+"""Between a producer's messages."""
 WORK_SECONDS = 0.06
 """How long at most a list of messages is worked on: faults meet messages in hand."""
 LOOK_SECONDS = 0.02
@@ -146,7 +148,7 @@ async def publish(
         record.write(word, number, failure.type.__name__, failure.getErrorMessage())
 
     while not over.called:
-        await deferLater(reactor, random.uniform(0.02, 0.12))
+        await deferLater(reactor, random.uniform(*options.get("pauseSeconds", PAUSE_SECONDS)))
         for _message in range(random.randrange(1, 9)):
             await producer.whenReady()
             key = random.randrange(KEY_COUNT)

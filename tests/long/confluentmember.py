@@ -18,7 +18,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.integration.chaosprogram import Record
-from tests.integration.kafkachaosmember import BATCH_COUNT, CLICKS, placed
+from tests.integration.kafkachaosjudge import NO_OFFSET
+from tests.integration.kafkachaosmember import BATCH_COUNT, CLICKS, PAUSE_SECONDS, placed
 
 POLL_SECONDS = 0.2
 FLUSH_SECONDS = 150.0
@@ -34,7 +35,8 @@ def publish(options: dict[str, Any], record: Record, over: threading.Event) -> N
     def delivered(number: int, error: KafkaError | None, message: Any) -> None:
         if error is None:
             place = placed(message.topic(), message.partition())
-            record.write("ok", number, place, message.offset())
+            offset = message.offset()  # None: the broker had stored the batch before
+            record.write("ok", number, place, NO_OFFSET if offset is None else offset)
         else:
             record.write("unknown", number, error.name(), error.str())
         told["ok" if error is None else "unknown"] += 1
@@ -52,7 +54,7 @@ def publish(options: dict[str, Any], record: Record, over: threading.Event) -> N
             )
             number += 1
         producer.poll(0)
-        over.wait(random.uniform(0.02, 0.12))
+        over.wait(random.uniform(*options.get("pauseSeconds", PAUSE_SECONDS)))
     left = producer.flush(FLUSH_SECONDS)
     if left:
         record.write("trouble", "flush", f"{left} messages without an outcome")

@@ -68,6 +68,8 @@ class NamespaceTrial(ReplicationTrial):
     """
 
     topics = (*ReplicationTrial.topics, LISTS)
+    pauseSeconds = (0.05, 0.5)
+    drainSeconds = 600.0
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from pylogbroker.programs.localcluster import FIRST_ID, brokerProperties
 from tests.integration import kafkachaosrun
 from tests.integration.chaosrun import BrokenError, Member, steadyPort
 from tests.integration.kafkachaosjudge import BROKER
-from tests.integration.kafkachaosmember import CLICKS, COPIES
+from tests.integration.kafkachaosmember import CLICKS, COPIES, PAUSE_SECONDS
 from tests.integration.kafkachaosrecords import commitsOf
 from tests.integration.kafkachaosrun import CLIENT_PROPERTIES, COPIERS, KafkaChaosRun, outcomesOf
 from tests.integration.zookeeperprocess import ZookeeperProcess
@@ -117,10 +117,14 @@ class ReplicationTrial(KafkaChaosRun):
     One run.
 
     @cvar topics: of the clients.
+    @cvar pauseSeconds: between a producer's messages, at least and at most.
+    @cvar drainSeconds: how long the copies, and the groups, may take at the end.
     """
 
     partitionCount = PARTITION_COUNT
     topics: ClassVar[Sequence[str]] = (CLICKS, COPIES)
+    pauseSeconds = PAUSE_SECONDS
+    drainSeconds = DRAIN_SECONDS
     groups = GROUPS
     startSeconds = START_SECONDS
     awaySeconds = AWAY_SECONDS
@@ -219,7 +223,11 @@ class ReplicationTrial(KafkaChaosRun):
     def _startClients(self) -> None:
         servers = {"bootstrap.servers": self._bootstrapServers}
         ours = {**CLIENT_PROPERTIES, **servers, "close.timeout.ms": "120000"}
-        self._producers.append(self._member("ours", program="producer", properties=ours))
+        self._producers.append(
+            self._member(
+                "ours", program="producer", properties=ours, pauseSeconds=self.pauseSeconds
+            )
+        )
         confluent: dict[str, Any] = {**CONFLUENT_PROPERTIES, **servers}
         self._producers.append(
             self._member(
@@ -227,6 +235,7 @@ class ReplicationTrial(KafkaChaosRun):
                 of="confluent",
                 program="producer",
                 partitions=PARTITION_COUNT,
+                pauseSeconds=self.pauseSeconds,
                 properties={**confluent, "enable.idempotence": True, "message.timeout.ms": 120_000},
             )
         )
@@ -394,7 +403,7 @@ class ReplicationTrial(KafkaChaosRun):
             member.leave()
         for member in self._producers:
             self._endWell(member)
-        secondsMax = self._slowness * DRAIN_SECONDS
+        secondsMax = self._slowness * self.drainSeconds
         last = self._readLogs(secondsMax)
         for group, topic in GROUPS.items():
             if group == COPIERS:
@@ -423,7 +432,7 @@ class ReplicationTrial(KafkaChaosRun):
         self._attempt(
             lambda: not self._outOfSync(),
             "replicas are in sync at the end",
-            self._slowness * DRAIN_SECONDS,
+            self._slowness * self.drainSeconds,
         )
         for number in BROKERS:
             self._brokers[number][-1].leave()
