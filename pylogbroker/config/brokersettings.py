@@ -667,6 +667,13 @@ class BrokerSettings(Settings):
         "How many brokers have each partition of the topic of committed offsets. It is not created "
         "before the cluster has as many. Without `metadata.store=zookeeper` it is 1.",
     )
+    transactionStateLogMinIsr = ownKey(
+        "transaction.state.log.min.isr",
+        POSITIVE,
+        "2",
+        "`min.insync.replicas` of the topic of transactions, when it is created in a cluster; at "
+        "most its replication factor.",
+    )
     transactionStateLogReplicationFactor = ownKey(
         "transaction.state.log.replication.factor",
         POSITIVE,

@@ -8,10 +8,11 @@ cluster may be in. So a caller may split a long list into several changes, and a
 on after any of them: L{settle} gives what is still to be done, whatever was interrupted.
 
 Whether a topic allows unclean election, and how many replicas must be in sync, is read from the
-image alone: from the topic's settings, else from those of the whole cluster, else Kafka's default.
-A broker's own file has no say, since all must agree where in the metadata log a setting changes. A
-lower C{min.insync.replicas} lets the high watermark move on without those that are eligible to
-lead, so L{changeSettings} takes their eligibility away before the setting changes.
+image alone: from the topic's settings, else from those of the whole cluster, else Kafka's default,
+since all must agree where in the metadata log a setting changes. What a broker's own file says
+becomes the cluster's, if it has none yet (L{adoptDefaults}). A lower C{min.insync.replicas} lets
+the high watermark move on without those that are eligible to lead, so L{changeSettings} takes their
+eligibility away before the setting changes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from pylogbroker.cluster.metadataimage import (
+    CLUSTER_DEFAULT,
     BrokerShutdownRecord,
+    ConfigRecord,
     FenceBrokerRecord,
     MetadataImage,
     PartitionImage,
@@ -37,6 +40,8 @@ from pylogbroker.replication.elections import NO_LEADER, ElectionRules, Loss, se
 
 MIN_IN_SYNC = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+CLUSTER_WIDE = (MIN_IN_SYNC, UNCLEAN_ELECTION)
+"""Settings that no broker may have for itself alone."""
 
 PartitionKey = tuple[UUID, int]
 """A topic's id and the number of a partition."""
@@ -450,3 +455,20 @@ def changeSettings(image: MetadataImage, records: Sequence[Record]) -> list[Reco
     draft.add(records)
     draft.settleAll()
     return draft.records
+
+
+def adoptDefaults(image: MetadataImage, values: Mapping[str, str]) -> list[Record]:
+    """
+    A broker starts whose file has values of L{CLUSTER_WIDE} settings: they become the cluster's
+    defaults, where it has none. So the first broker's file counts, and no later one changes what
+    holds for all.
+
+    @param values: of the file, by name; without what has Kafka's default.
+    """
+    known = image.brokerConfigs.get("", {})
+    records: list[Record] = [
+        ConfigRecord(CLUSTER_DEFAULT, "", name, value)
+        for name, value in values.items()
+        if name not in known
+    ]
+    return changeSettings(image, records) if records else []

@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
 
 from pylogbroker.cluster.kafka.metadatalog import CONTROLLER, HEAD, Head, brokerPath
 from pylogbroker.errors import ConfigurationError, StorageError, ZookeeperTimeoutException
@@ -81,6 +82,40 @@ class StoreTests(ClusterCase):
         self.assertGreater(self.image(again).brokers[1].epoch, epoch)
         kept = Path(second.directory, "broker-epoch-checkpoint").read_text().split()
         self.assertEqual(int(kept[-2]), self.image(again).brokers[1].epoch)
+
+    async def test_fileDefaults(self) -> None:
+        """
+        What the first broker's file says of settings that hold for the whole cluster, holds for it;
+        another broker is told that its own has no effect. The topic of transactions has its own.
+        """
+        first = self.broker(self.mktemp(), brokerid="0", min_insync_replicas="2")
+        await first.start()
+        with capturedLogs() as events:
+            changes = {
+                "min.insync.replicas": "3",
+                "unclean.leader.election.enable": "true",
+                "transaction.state.log.replication.factor": "2",
+            }
+            second = LocalBroker(
+                reactor,
+                {**self.properties, **changes, "brokerid": "1"},
+                self.mktemp(),
+                zookeeper=self.client,
+            )
+            self.addCleanup(second.stop)
+            await second.start()
+        self.assertEqual(
+            self.image(second).brokerConfigs,
+            {"": {"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}},
+        )
+        lines = [formatEvent(each) for each in events]
+        expected = "min.insync.replicas=3 of this broker's file has no effect"
+        self.assertEqual(sum(expected in each for each in lines), 1)
+        await self.until(lambda: len(self.image(first).brokers) == 2)
+        transactions = second.broker.service.kafka.transactions
+        self.assertTrue(await transactions.awaitTopic())
+        configs = self.image(second).topics["__transaction_state"].configs
+        self.assertEqual(configs["min.insync.replicas"], "2")
 
     async def test_controllerFails(self) -> None:
         """When the controller stops, another broker is the controller, and fences it."""

@@ -18,12 +18,14 @@ from pylogbroker.replication.controller import (
     AlterPartition,
     InSyncReplica,
     LogState,
+    adoptDefaults,
     alterPartition,
     changeSettings,
     electLeader,
     electPreferred,
     fenceAbsent,
     loseReplicas,
+    minInSyncReplicas,
     reassign,
     registerBroker,
     shutDownBroker,
@@ -529,6 +531,23 @@ class SettingsTests(ImageCase):
         self.build(PartitionImage(-1, 5, 9, (1, 2), (), (1,)), fenced=(1,))
         change = self.config("unclean_leader_election_enable", "true")
         self.assertEqual(self.apply(changeSettings(self.image, [change])).leader, 2)
+
+    def test_adoptDefaults(self) -> None:
+        """The first broker's file gives the cluster its defaults; no later one changes them."""
+        self.build(PartitionImage(-1, 5, 9, (1, 2), (), (1,)), fenced=(1,))
+        self.assertEqual(adoptDefaults(self.image, {}), [])
+        values = {"min.insync.replicas": "2"}
+        self.assertEqual(
+            adoptDefaults(self.image, values),
+            [ConfigRecord(CLUSTER_DEFAULT, "", "min.insync.replicas", "2")],
+        )
+        self.apply(adoptDefaults(self.image, values))
+        self.assertEqual(minInSyncReplicas(self.image, self.image.topicsById[TOPIC_ID]), 2)
+        values = {"min.insync.replicas": "3", "unclean.leader.election.enable": "true"}
+        made = self.apply(adoptDefaults(self.image, values))
+        self.assertEqual(self.image.brokerConfigs[""]["min.insync.replicas"], "2")
+        self.assertEqual(made.leader, 2)
+        self.assertEqual(adoptDefaults(self.image, values), [])
 
     def test_newTopic(self) -> None:
         """Settings may come with the topic that they are for."""

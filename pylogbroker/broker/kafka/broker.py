@@ -28,8 +28,8 @@ from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
 from pylogbroker.broker.kafka.coordinators.groupservice import OFFSETS_TOPIC_CONFIGS, GroupService
 from pylogbroker.broker.kafka.coordinators.transactionrequests import TransactionRequests
 from pylogbroker.broker.kafka.coordinators.transactionservice import (
-    TRANSACTIONS_TOPIC_CONFIGS,
     TransactionService,
+    transactionsTopicConfigs,
 )
 from pylogbroker.broker.kafka.fetchrequests import FetchRequests
 from pylogbroker.broker.kafka.fetchsessions import FetchSessionCache
@@ -137,6 +137,7 @@ _SHOWN = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ConfigType.INT,
     "transaction.max.timeout.ms": ConfigType.INT,
     "transaction.remove.expired.transaction.cleanup.interval.ms": ConfigType.INT,
+    "transaction.state.log.min.isr": ConfigType.INT,
     "transaction.state.log.num.partitions": ConfigType.INT,
     "transaction.state.log.replication.factor": ConfigType.SHORT,
     "transactional.id.expiration.ms": ConfigType.INT,
@@ -412,7 +413,7 @@ class KafkaBroker:
                 OFFSETS_TOPIC: (settings.offsetsTopicNumPartitions, OFFSETS_TOPIC_CONFIGS),
                 TRANSACTIONS_TOPIC: (
                     settings.transactionStateLogNumPartitions,
-                    TRANSACTIONS_TOPIC_CONFIGS,
+                    transactionsTopicConfigs(settings),
                 ),
             },
             settings.deleteTopicEnable,

@@ -48,12 +48,7 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
-from pylogbroker.replication.controller import (
-    MIN_IN_SYNC,
-    UNCLEAN_ELECTION,
-    changeSettings,
-    settle,
-)
+from pylogbroker.replication.controller import CLUSTER_WIDE, changeSettings, settle
 
 
 class ResourceType(IntEnum):
@@ -420,6 +415,8 @@ class ConfigRequests:
             current = image.brokerConfigs.get(name, {})
             changes = changed(resource, current, self._brokerDefault)
             checked = _checked(changes, lambda key, value: SERVER_CONFIGS[key].check(value))
+            if image.brokers:
+                _checkClusterWide(name, current, checked)
         if validateOnly:
             return []
         return [
@@ -463,7 +460,31 @@ class ConfigRequests:
 
 def _isOfReplicas(record: Record) -> bool:
     """Whether a setting decides who may lead."""
-    return isinstance(record, ConfigRecord) and record.name in (MIN_IN_SYNC, UNCLEAN_ELECTION)
+    return isinstance(record, ConfigRecord) and record.name in CLUSTER_WIDE
+
+
+def _checkClusterWide(
+    broker: str, current: Mapping[str, str], changes: Mapping[str, str | None]
+) -> None:
+    """
+    All brokers of a cluster must agree on who may lead.
+
+    @param broker: whose settings change; C{""}: the defaults of all.
+    @raise KafkaError: a setting would be another one on one broker; or what the brokers' files say
+        would seem to be in force.
+    """
+    for name, value in changes.items():
+        if name not in CLUSTER_WIDE or current.get(name) == value:
+            continue
+        if broker and value is not None:
+            text = (
+                f"{name} is the same for all brokers of a cluster: change it for a topic, or the"
+                " default of all brokers"
+            )
+            raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+        if not broker and value is None:
+            text = f"The cluster's default of {name} cannot be removed: set it to another value"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, text)
 
 
 Changed = Callable[[Any, Mapping[str, str], Callable[[str], str]], dict[str, str | None]]

@@ -19,13 +19,19 @@ from pylogbroker.broker.metadata.clusterregistration import ClusterRegistration
 from pylogbroker.broker.metadata.controllerservice import ControllerService
 from pylogbroker.broker.metadata.zookeeperlog import ZookeeperLog
 from pylogbroker.broker.metadatamanager import MetadataManager
-from pylogbroker.cluster.metadataimage import Endpoint, MetadataImage
-from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.cluster.kafka.metadatalog import beginningOf
+from pylogbroker.cluster.metadataimage import Endpoint, MetadataImage, Record
+from pylogbroker.config.brokersettings import BrokerSettings, kafkaValues
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.net.workers import IWorker
-from pylogbroker.replication.controller import LogState, PartitionKey
+from pylogbroker.replication.controller import (
+    CLUSTER_WIDE,
+    LogState,
+    PartitionKey,
+    adoptDefaults,
+)
 from pylogbroker.replication.elections import Loss
 from pylogbroker.storage.kafka.checkpoints import (
     META_PROPERTIES,
@@ -160,10 +166,32 @@ class ClusterMembership:
             losses,
         )
         await self._registration.start()
+        await self._adoptDefaults()
         self._controller = ControllerService(
             self._clock, self._log, self.metadata, settings.brokerId, self._worker
         )
         self._controller.start()
+
+    async def _adoptDefaults(self) -> None:
+        values = kafkaValues(self._settings, CLUSTER_WIDE)
+
+        def decide(image: MetadataImage) -> tuple[list[Record], bool]:
+            some = beginningOf(adoptDefaults(image, values))
+            return some, bool(some)
+
+        hasMore = bool(values)
+        while hasMore:  # perhaps not all fits into one change
+            hasMore = await self.metadata.change(decide)
+        known = self.metadata.image.brokerConfigs.get("", {})
+        for name, value in values.items():
+            if known.get(name) != value:
+                log.warn(
+                    "{name}={value} of this broker's file has no effect: the cluster's default is"
+                    " {known}",
+                    name=name,
+                    value=value,
+                    known=known.get(name),
+                )
 
     def _keepEpoch(self, epoch: int) -> Deferred[None]:
         """

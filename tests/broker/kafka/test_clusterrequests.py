@@ -594,6 +594,29 @@ class SettingsTests(ClusterCase):
         (found,) = self.bench.ask(1, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, wanted).responses
         self.assertEqual((found.errorCode, found.errorMessage), (0, None))
 
+    def test_clusterWide(self) -> None:
+        """
+        All brokers have the same of them: one for a single broker is refused, and so is to remove
+        the cluster's, behind which a broker's file seems to be in force.
+        """
+        cls = messages.IncrementalAlterConfigsRequest
+        self.alter(4, "", "min.insync.replicas", "2")
+        for owner, operation in (("1", 0), ("", 1)):
+            config = cls.AlterableConfig(
+                name="min.insync.replicas", configOperation=operation, value="3"
+            )
+            resource = cls.AlterConfigsResource(
+                resourceType=4, resourceName=owner, configs=[config]
+            )
+            wanted = cls(resources=[resource], validateOnly=False)
+            (found,) = self.bench.ask(1, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, wanted).responses
+            self.assertEqual(found.errorCode, ErrorCode.INVALID_CONFIG)
+        self.alter(4, "", "min.insync.replicas", "3")
+        self.alter(4, "1", "message.max.bytes", "99")
+        configs = self.bench.metadata.image.brokerConfigs
+        self.assertEqual(configs[""], {"min.insync.replicas": "3"})
+        self.assertEqual(configs["1"], {"message.max.bytes": "99"})
+
     def lead(self, part: PartitionImage) -> None:
         """Give partition 0 another state."""
         self.bench.change(part.record(self.topic.topicId, 0))

@@ -42,7 +42,7 @@ from pylogbroker.broker.kafka.topics import (
     TopicManager,
     batchLog,
 )
-from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.brokersettings import ZOOKEEPER, BrokerSettings
 from pylogbroker.coordinator.effects import TransactionalProducer
 from pylogbroker.coordinator.transactions.transactioncoordinator import (
     EPOCH_BUMP_VERSION,
@@ -65,9 +65,18 @@ TRANSACTIONS_TOPIC_CONFIGS: Mapping[str, str] = {
     "segment.bytes": "104857600",
     "unclean.leader.election.enable": "false",
 }
-"""The settings with which Kafka creates the topic."""
+"""The settings with which Kafka creates the topic, where it has one replica."""
 
 log = Logger()
+
+
+def transactionsTopicConfigs(settings: BrokerSettings) -> Mapping[str, str]:
+    """The settings with which the topic is created."""
+    if settings.metadataStore != ZOOKEEPER:
+        return TRANSACTIONS_TOPIC_CONFIGS
+    replicationFactor = settings.transactionStateLogReplicationFactor
+    least = min(settings.transactionStateLogMinIsr, replicationFactor)
+    return {**TRANSACTIONS_TOPIC_CONFIGS, "min.insync.replicas": str(least)}
 
 
 def transactionSettings(settings: BrokerSettings, partitionCount: int) -> TransactionSettings:
@@ -89,7 +98,6 @@ class TransactionService(CoordinatorService):
     """
 
     topicName = TRANSACTIONS_TOPIC
-    topicConfigs = TRANSACTIONS_TOPIC_CONFIGS
     coordinator: TransactionCoordinator
 
     def __init__(
@@ -111,6 +119,7 @@ class TransactionService(CoordinatorService):
             settings.transactionStateLogNumPartitions,
             settings.requestTimeoutMs,
         )
+        self.topicConfigs = transactionsTopicConfigs(settings)
         self._settings = settings
         self._groups = groups
         self._markers = MarkerWriter(
