@@ -9,6 +9,9 @@ A broker inside an application's own reactor::
 The reactor stops a broker that the application has not stopped, before it ends, whether a signal or
 an error ended it. Otherwise the broker's worker threads would keep the process alive.
 
+The reactor's timers follow the wall clock: if that is set back, they wait as long. An application
+that must not calls L{pylogbroker.programs.clocksteps.keepTimers}, as C{twistd pylogbroker} does.
+
 Rejected: daemon threads, which die during a flush and leave no clean-shutdown marker.
 """
 

@@ -17,6 +17,9 @@ What must hold after each cut, when all replicas are in sync again, within L{REC
   acknowledged message is where the answer said; a group's position is no earlier than what was
   acknowledged.
 
+Most lives have idempotent producers, which send again what was not acknowledged: it is there once,
+and they need no new id, unless messages were lost.
+
 With C{log.flush.acks.all=false}, what the last leader has lost is lost: the first two hold.
 """
 
@@ -59,7 +62,9 @@ LIFE_STEP_COUNT = 400
 IN_FLIGHT_MAX = 3
 OPERATIONS_TO_CUT = (5, 20, 80, 200)
 START_COUNT_MAX = 20
-PRODUCE, COMMIT, FETCH_POSITION, CREATE_TOPICS = 9, 8, 7, 7
+PRODUCE, COMMIT, FETCH_POSITION, CREATE_TOPICS, INIT_PRODUCER = 9, 8, 7, 7, 4
+NO_PRODUCER = -1
+_LOST_STATE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
 GREETING = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 0, 0)
 
 PROPERTIES = {
@@ -131,17 +136,40 @@ class ClusterFileSystem(PowerCutFileSystem):
             raise
 
 
+class _Batch:
+    """Messages that were tried; C{isInFlight}: an answer may come."""
+
+    def __init__(self, first: int, count: int, sequence: int) -> None:
+        self.first = first
+        self.count = count
+        self.sequence = sequence
+        self.isInFlight = False
+
+
 class _Partition:
     """
-    What is known of a partition.
+    What is known of a partition, and its producer.
 
     @ivar sentCount: messages that were tried; their numbers are their order.
     @ivar acknowledged: the number at an offset.
+    @ivar pending: batches of an idempotent producer without an acknowledgement; those of another
+        one are not kept.
+    @ivar producerId: -1: there is none.
+    @ivar sequence: of the next message.
     """
 
     def __init__(self) -> None:
         self.sentCount = 0
         self.acknowledged: dict[int, int] = {}
+        self.pending: list[_Batch] = []
+        self.producerId = NO_PRODUCER
+        self.sequence = 0
+        self.isAsking = False
+
+    def reset(self) -> None:
+        """Give up what is not acknowledged: with another producer id it could be there twice."""
+        self.pending = []
+        self.producerId, self.sequence = NO_PRODUCER, 0
 
 
 Answer = Callable[[Any], None]
@@ -207,6 +235,9 @@ class ClusterPowerCutLife:
             each.pageSize = self.random.choice((16, 64, 512))
             each.onLost = self._halt
         self._partitions = {place: _Partition() for place in PARTITIONS}
+        self._isIdempotent = self.random.random() < 0.6
+        self._producerIds: set[int] = set()
+        self._hasLost = False
         self._positions = [0, 0]
         """The position that was acknowledged, and the one that was tried."""
         self._topicsAre = False
@@ -459,32 +490,94 @@ class ClusterPowerCutLife:
     def _produce(self) -> None:
         place = self.random.choice(PARTITIONS)
         leader = self._leader(place)
+        partition = self._partitions[place]
         if leader < 0 or len(self._client(leader).waiting) >= IN_FLIGHT_MAX:
             return
-        partition = self._partitions[place]
-        first, count = partition.sentCount, self.random.randrange(1, 4)
+        if self._isIdempotent and partition.producerId == NO_PRODUCER:
+            self._initialize(partition)
+            return
+        waiting = [each for each in partition.pending if not each.isInFlight]
+        if waiting:  # again, in order, when no answer can come any more
+            if len(waiting) == len(partition.pending):
+                self.figures["batches sent again"] += 1
+                for each in waiting[:IN_FLIGHT_MAX]:
+                    self._send(leader, place, each)
+            return
+        count = self.random.randrange(1, 4)
+        batch = _Batch(partition.sentCount, count, partition.sequence)
         partition.sentCount += count
+        partition.sequence += count
         self.figures["sent"] += count
+        partition.pending.append(batch)
+        self._send(leader, place, batch)
+
+    def _initialize(self, partition: _Partition) -> None:
+        if partition.isAsking:
+            return
+        partition.isAsking = True
+        body = messages.InitProducerIdRequest(
+            transactionalId=None, transactionTimeoutMs=60_000, producerId=-1, producerEpoch=-1
+        )
+
+        def initialized(answer: Any) -> None:
+            partition.isAsking = False
+            if not answer.errorCode:
+                self._require(answer.producerId not in self._producerIds, "given twice", answer)
+                self._producerIds.add(answer.producerId)
+                partition.producerId = answer.producerId
+
+        number = self.random.choice(BROKERS)
+        self._client(number).send(ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER, body, initialized)
+
+    def _send(self, leader: int, place: TopicPartition, batch: _Batch) -> None:
+        partition = self._partitions[place]
         nowMs = int(self.reactor.seconds() * 1000)
         records = [
-            Record(at, nowMs, None, b"%d:" % (first + at) + b"x" * self.random.randrange(60))
-            for at in range(count)
+            Record(at, nowMs, None, b"%d:" % (batch.first + at) + b"x" * self.random.randrange(60))
+            for at in range(batch.count)
         ]
+        producer: dict[str, Any] = {}
+        if self._isIdempotent:
+            producer = {
+                "producerId": partition.producerId,
+                "producerEpoch": 0,
+                "baseSequence": batch.sequence,
+            }
         cls = messages.ProduceRequest
-        data = cls.PartitionProduceData(index=place.partition, records=encodeBatch(records))
+        data = cls.PartitionProduceData(
+            index=place.partition, records=encodeBatch(records, **producer)
+        )
         topic = cls.TopicProduceData(name=place.topic, partitionData=[data])
         body = cls(transactionalId=None, acks=-1, timeoutMs=3_600_000, topicData=[topic])
+        batch.isInFlight = True
+        self._client(leader).send(
+            ApiKey.PRODUCE,
+            PRODUCE,
+            body,
+            lambda answer: self._onProduced(
+                partition, batch, answer.responses[0].partitionResponses[0]
+            ),
+        )
 
-        def acknowledged(answer: Any) -> None:
-            found = answer.responses[0].partitionResponses[0]
-            if found.errorCode:
-                self.figures["refused"] += count
-                return
-            self.figures["acknowledged"] += count
-            for at in range(count):
-                partition.acknowledged[found.baseOffset + at] = first + at
-
-        self._client(leader).send(ApiKey.PRODUCE, PRODUCE, body, acknowledged)
+    def _onProduced(self, partition: _Partition, batch: _Batch, answer: Any) -> None:
+        code = answer.errorCode
+        batch.isInFlight = False
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self.figures["acknowledged"] += batch.count
+            if batch in partition.pending:
+                partition.pending.remove(batch)
+            if answer.baseOffset >= 0:
+                for at in range(batch.count):
+                    partition.acknowledged[answer.baseOffset + at] = batch.first + at
+            return
+        self.figures["refused"] += batch.count
+        if not self._isIdempotent:
+            partition.pending.remove(batch)
+        elif code in _LOST_STATE:
+            isFirst = batch is partition.pending[0]
+            self._require(not isFirst or self._hasLost, "sequences are lost:", code)
+            if isFirst:
+                partition.reset()
 
     def _leader(self, place: TopicPartition) -> int:
         topic = self._image().topics.get(place.topic)
@@ -577,7 +670,13 @@ class ClusterPowerCutLife:
             }
             self.figures["lost"] += len(lost)
             self._require(not lost or self._mayLose, place, "has lost", lost, "ends", found[-3:])
+            self._hasLost |= bool(lost)
             partition.acknowledged = kept
+            for batch in partition.pending:
+                batch.isInFlight = False
+            if not self._isIdempotent:
+                partition.pending = []
+            partition.isAsking = False
         self._checkPosition()
 
     @property
