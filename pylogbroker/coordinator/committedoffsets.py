@@ -49,6 +49,9 @@ from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 TOP_LEVEL_ERROR_VERSION = 2
 """From here on OffsetFetch has an error code for all partitions."""
 
+GROUPS_VERSION = 8
+"""From here on OffsetFetch may ask about several groups."""
+
 GROUP_NOT_FOUND_VERSION = 9
 """From here on a commit of a member of an unknown group is told so."""
 
@@ -449,9 +452,15 @@ def commitFailed(request: OffsetCommit | TxnOffsetCommit, error: ErrorCode) -> O
 def fetchFailed(
     context: ClientContext, request: OffsetFetchGroup, error: ErrorCode
 ) -> OffsetFetchGroupAnswer:
-    """An error for the group; in version 1, which has no such field, for each partition."""
-    if context.apiVersion >= TOP_LEVEL_ERROR_VERSION:
-        return OffsetFetchGroupAnswer(request.groupId, errorCode=error)
+    """
+    An error for the group. Before version 8, also for each partition: version 1 has no other place,
+    and aiokafka (0.14) looks nowhere else. Without an error there, it takes the group for one
+    without positions and reads everything again, wherever a coordinator moves. (Apache's brokers
+    have it only for the group from version 2 on.)
+    """
+    code = error if context.apiVersion >= TOP_LEVEL_ERROR_VERSION else ErrorCode.NONE
+    if context.apiVersion >= GROUPS_VERSION:
+        return OffsetFetchGroupAnswer(request.groupId, errorCode=code)
     return OffsetFetchGroupAnswer(
         request.groupId,
         [
@@ -462,6 +471,7 @@ def fetchFailed(
             )
             for topic in request.topics or ()
         ],
+        code,
     )
 
 

@@ -299,7 +299,10 @@ class VerificationTests(TwoBrokerCase):
         self.assertEqual(self.marksOf(1, 1), (1, 1))
 
     def test_newEpoch(self) -> None:
-        """The leadership was lost and won again meanwhile: the batch is refused."""
+        """
+        The leadership was lost and won again meanwhile: the batch is refused, and the client tries
+        again in the same transaction.
+        """
         producer = self.producer()
         self.add(producer, 1)
         held = self.hold(1)
@@ -307,7 +310,11 @@ class VerificationTests(TwoBrokerCase):
         self.lead.settle()
         self.change(self.moveLeader("t", 1, 1))
         held.pop().callback(None)
-        self.assertEqual(self.codes(answer), [ErrorCode.INVALID_TXN_STATE])
+        self.assertEqual(self.codes(answer), NOT_ENOUGH)
+        answer = self.on(1, partial(self.sending, producer, indexes=(1,)))
+        self.lead.settle()
+        held.pop().callback(None)
+        self.assertEqual(self.codes(answer), [ErrorCode.NONE])
 
     def test_movedCoordinator(self) -> None:
         """The coordinator has moved away from this broker meanwhile: the client tries again."""
@@ -406,6 +413,17 @@ class PositionTests(TwoBrokerCase):
         producer = self.producer()
         self.addOffsets(producer)
         held = self.hold(1)
+        answer = self.committing(producer)
+        self.end(producer)
+        self.elapse(0.2)
+        held.pop().callback(None)
+        self.lead.settle()
+        code = answer.body.topics[0].partitions[0].errorCode
+        self.assertEqual(code, ErrorCode.INVALID_TXN_STATE)
+        self.assertEqual(self.on(1, self.position), -1)
+
+    def committing(self, producer: Producer) -> Any:
+        """An answer of broker 1 that waits for the coordinator's, which is held."""
         cls = messages.TxnOffsetCommitRequest
         part = cls.TxnOffsetCommitRequestPartition(partitionIndex=0, committedOffset=7)
         answer = self.on(
@@ -422,13 +440,24 @@ class PositionTests(TwoBrokerCase):
             ),
         )
         self.lead.settle()
-        self.end(producer)
-        self.elapse(0.2)
+        return answer
+
+    def test_newEpoch(self) -> None:
+        """
+        The group's coordinator lost its partition and won it again while the offsets waited: the
+        client tries again in the same transaction.
+        """
+        producer = self.producer()
+        self.addOffsets(producer)
+        held = self.hold(1)
+        answer = self.committing(producer)
+        image = self.leads[1].service.kafka.metadata.image
+        for index in range(len(image.topics[OFFSETS_TOPIC].partitions)):
+            self.change(self.moveLeader(OFFSETS_TOPIC, index, 1))
         held.pop().callback(None)
         self.lead.settle()
         code = answer.body.topics[0].partitions[0].errorCode
-        self.assertEqual(code, ErrorCode.INVALID_TXN_STATE)
-        self.assertEqual(self.on(1, self.position), -1)
+        self.assertEqual(code, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class AuthorizationTests(TwoBrokerCase):

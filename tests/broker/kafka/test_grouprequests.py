@@ -225,15 +225,22 @@ class OffsetTests(GroupCase):
         self.assertEqual(sorted(indexes), [0, 0, 1, 1])
 
     def test_fetchElsewhere(self) -> None:
-        """Before the groups are served, the error stands where the version has it."""
+        """
+        Before the groups are served, the error stands where the version has it, and where aiokafka
+        looks for it: one that it does not see would be a group without positions.
+        """
         self.lead.service.kafka.groups.stop()
         cls = ApiKey.OFFSET_FETCH.requestClass
         topics = [OffsetFetchTopic("t", [0])]
         code = ErrorCode.NOT_COORDINATOR
         found = self.ask(ApiKey.OFFSET_FETCH, 1, groupId=GROUP, topics=topics)
         self.assertEqual(found.topics[0].partitions[0].errorCode, code)
-        found = self.ask(ApiKey.OFFSET_FETCH, 2, groupId=GROUP, topics=topics)
-        self.assertEqual((found.errorCode, found.topics), (code, []))
+        for version in (2, 7):
+            found = self.ask(ApiKey.OFFSET_FETCH, version, groupId=GROUP, topics=topics)
+            self.assertEqual(found.errorCode, code)
+            self.assertEqual(found.topics[0].partitions[0].errorCode, code)
+            found = self.ask(ApiKey.OFFSET_FETCH, version, groupId=GROUP, topics=None)
+            self.assertEqual((found.errorCode, found.topics), (code, []))
         group = cls.OffsetFetchRequestGroup(groupId=GROUP, topics=None)
         found = self.ask(ApiKey.OFFSET_FETCH, 10, groups=[group])
         self.assertEqual(found.groups[0].errorCode, code)

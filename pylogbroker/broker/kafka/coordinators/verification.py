@@ -8,8 +8,9 @@ waits for the answer.
 What must be true: no batch is appended behind the end marker of its transaction, since it would
 begin one that never ends. Between the coordinator's answer and the append, the transaction may end.
 So a L{Guard} is set before the coordinator is asked. A marker of the producer in the partition
-breaks it, as does a new leader epoch, and the batch is appended only with a whole guard. A marker
-can come only before the answer, when it breaks the guard, or behind the append, which it ends.
+breaks it, and the batch is appended only with a whole guard, in the leader epoch in which it was
+set: in another one, the client tries again. A marker can come only before the answer, when it
+breaks the guard, or behind the append, which it ends.
 
 Where this broker is the coordinator, its state is asked at the moment of the append, and no guard
 is needed.
@@ -86,14 +87,17 @@ class Admission:
     def verdict(self, producer: TransactionalProducer, place: TopicPartition) -> ErrorCode:
         """
         Whether a batch may be appended now, though another broker is the coordinator.
-        NOT_COORDINATOR: that broker was not asked, since this one was the coordinator then.
+        NOT_COORDINATOR: it must be asked (again), since this broker was the coordinator then, or
+        the partition has a new leader epoch. The transaction may go on: the client tries again.
         """
         found = self._guards.get((producer, place))
         if found is None:
             return self.refusal(producer, place) or ErrorCode.NOT_COORDINATOR
-        if not found.code and not self._verifier.isWhole(found):
+        if found.code:
+            return found.code
+        if not found.isWhole:
             return ErrorCode.INVALID_TXN_STATE
-        return found.code
+        return ErrorCode.NONE if self._verifier.isCurrent(found) else ErrorCode.NOT_COORDINATOR
 
     def close(self) -> None:
         """Nothing more will be appended."""
@@ -140,8 +144,8 @@ class Verifier:
             if not found:
                 del self._guards[guard.key]
 
-    def isWhole(self, guard: Guard) -> bool:
-        return guard.isWhole and guard.epoch == self._epochOf(guard.key[0])
+    def isCurrent(self, guard: Guard) -> bool:
+        return guard.epoch == self._epochOf(guard.key[0])
 
     def markerAppended(self, place: TopicPartition, producerId: int) -> None:
         """An end marker has been appended."""
