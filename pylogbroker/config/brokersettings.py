@@ -728,6 +728,27 @@ class BrokerSettings(Settings):
         "1000",
         "How long a follower waits after an error before it fetches again, in milliseconds.",
     )
+    autoLeaderRebalanceEnable = ownKey(
+        "auto.leader.rebalance.enable",
+        BOOLEAN,
+        "true",
+        "Whether the controller of a cluster gives partitions back to their preferred leaders, "
+        "such as those of a broker that was restarted.",
+    )
+    leaderImbalanceCheckIntervalSeconds = ownKey(
+        "leader.imbalance.check.interval.seconds",
+        POSITIVE,
+        "300",
+        "How often the controller looks for brokers that lead too few of the partitions that "
+        "prefer them.",
+    )
+    leaderImbalancePerBrokerPercentage = ownKey(
+        "leader.imbalance.per.broker.percentage",
+        NOT_NEGATIVE,
+        "10",
+        "Which share, in percent, of the partitions that prefer a broker others may lead before "
+        "they go back to it.",
+    )
     controlledShutdownEnable = ownKey(
         "controlled.shutdown.enable",
         BOOLEAN,

@@ -17,6 +17,7 @@ eligibility away before the setting changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
@@ -390,9 +391,28 @@ def electLeader(
     return ErrorCode.NONE, _changed(partition, made, topicId, number)
 
 
-def electPreferred(image: MetadataImage) -> list[Record]:
-    """Give each partition its preferred leader, where that one is in sync."""
-    return list(_settle(image, lambda *_: {"isPreferred": True}))
+def electPreferred(image: MetadataImage, imbalanceMax: int = 0) -> list[Record]:
+    """
+    Give partitions their preferred leaders, which are their first replicas, where those are in
+    sync.
+
+    @param imbalanceMax: C{leader.imbalance.per.broker.percentage}: a broker that lacks no larger
+        share of the partitions that prefer it gets none.
+    """
+    preferring: Counter[int] = Counter()
+    lacking: Counter[int] = Counter()
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            preferring[partition.replicas[0]] += 1
+            lacking[partition.replicas[0]] += partition.leader != partition.replicas[0]
+    imbalanced = {
+        each for each, count in lacking.items() if count * 100 > imbalanceMax * preferring[each]
+    }
+
+    def options(topic: TopicImage, number: int) -> dict[str, object]:
+        return {"isPreferred": topic.partitions[number].replicas[0] in imbalanced}
+
+    return list(_settle(image, options))
 
 
 def reassign(

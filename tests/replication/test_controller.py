@@ -385,6 +385,27 @@ class ElectionTests(ImageCase):
         again = electLeader(self.image, TOPIC_ID, 0)
         self.assertEqual(again, (ErrorCode.ELECTION_NOT_NEEDED, []))
 
+    def test_imbalance(self) -> None:
+        """
+        A broker gets nothing back while it lacks no larger share than that of the partitions that
+        prefer it; then it gets all.
+        """
+        self.build(PartitionImage(1, 0, 0, (1, 2), (1, 2)))
+        many = UUID(int=8)
+        self.image.apply(TopicRecord("many", str(many), 10))
+        for number in range(10):
+            replicas = (1, 2) if number < 9 else (2, 1)
+            leader = 2 if number in (0, 9) else 1
+            part = PartitionImage(leader, 0, 0, replicas, replicas)
+            self.image.apply(part.record(many, number))
+        self.assertEqual(electPreferred(self.image, 10), [])  # broker 1: one of ten
+        record = PartitionImage(1, 1, 1, (1, 2), (1, 2)).record(many, 0)
+        self.assertEqual(electPreferred(self.image, 9), [record])
+        self.assertEqual(electPreferred(self.image), [record])
+        self.image.apply(PartitionImage(1, 1, 1, (2, 1), (2, 1)).record(many, 9))
+        record = PartitionImage(2, 2, 2, (2, 1), (2, 1)).record(many, 9)
+        self.assertEqual(electPreferred(self.image, 10), [record])  # broker 2: one of one
+
     def test_preferredNotInSync(self) -> None:
         """A preferred leader that is not in sync has to wait."""
         self.build(PartitionImage(2, 5, 9, (1, 2, 3), (2, 3)))

@@ -89,6 +89,7 @@ from pylogbroker.types import TopicPartition
 
 _SHOWN = {
     "auto.create.topics.enable": ConfigType.BOOLEAN,
+    "auto.leader.rebalance.enable": ConfigType.BOOLEAN,
     "connections.max.idle.ms": ConfigType.LONG,
     "controller.quota.window.num": ConfigType.INT,
     "controller.quota.window.size.seconds": ConfigType.INT,
@@ -105,6 +106,8 @@ _SHOWN = {
     "group.max.session.timeout.ms": ConfigType.INT,
     "group.max.size": ConfigType.INT,
     "group.min.session.timeout.ms": ConfigType.INT,
+    "leader.imbalance.check.interval.seconds": ConfigType.LONG,
+    "leader.imbalance.per.broker.percentage": ConfigType.INT,
     "log.cleaner.backoff.ms": ConfigType.LONG,
     "log.cleaner.dedupe.buffer.size": ConfigType.LONG,
     "log.cleaner.io.max.bytes.per.second": ConfigType.DOUBLE,

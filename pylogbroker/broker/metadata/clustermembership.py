@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.metadata.clusterregistration import ClusterRegistration
-from pylogbroker.broker.metadata.controllerservice import ControllerService
+from pylogbroker.broker.metadata.controllerservice import ControllerService, LeaderBalance
 from pylogbroker.broker.metadata.zookeeperlog import ZookeeperLog
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.cluster.kafka.metadatalog import beginningOf
@@ -168,7 +168,17 @@ class ClusterMembership:
         await self._registration.start()
         await self._adoptDefaults()
         self._controller = ControllerService(
-            self._clock, self._log, self.metadata, settings.brokerId, self._worker
+            self._clock,
+            self._log,
+            self.metadata,
+            settings.brokerId,
+            self._worker,
+            LeaderBalance(
+                settings.leaderImbalanceCheckIntervalSeconds * 1000
+                if settings.autoLeaderRebalanceEnable
+                else 0,
+                settings.leaderImbalancePerBrokerPercentage,
+            ),
         )
         self._controller.start()
 

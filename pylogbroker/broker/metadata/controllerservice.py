@@ -13,13 +13,16 @@ It looks at the nodes of the brokers whenever they change, and again when the me
 without a node: the list may be older than that broker's registration. What follows from a list is
 decided on the latest image; a list of records that is too large for one change is continued.
 
+At an interval it gives partitions back to their preferred leaders, where a broker leads too few of
+those that prefer it, as after its restart.
+
 It also writes snapshots (L{pylogbroker.broker.metadata.snapshots}).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
@@ -53,11 +56,29 @@ from pylogbroker.interfaces import (
     ZookeeperOperation,
 )
 from pylogbroker.net.deferreds import Waiters, asDeferred
+from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
-from pylogbroker.replication.controller import fenceAbsent, settle
+from pylogbroker.replication.controller import electPreferred, fenceAbsent, settle
 from pylogbroker.retry import RETRY_INTERVAL_MS
+from pylogbroker.types import formatCount
+
+ELECTION_COUNT_MAX = 1_000
+"""Partitions that get their preferred leaders in one change."""
 
 log = Logger()
+
+
+class LeaderBalance(NamedTuple):
+    """
+    When partitions go back to their preferred leaders.
+
+    @ivar intervalMs: C{leader.imbalance.check.interval.seconds}; 0: never, since
+        C{auto.leader.rebalance.enable} says so.
+    @ivar imbalanceMax: C{leader.imbalance.per.broker.percentage}.
+    """
+
+    intervalMs: int
+    imbalanceMax: int
 
 
 class ControllerService:
@@ -75,6 +96,7 @@ class ControllerService:
         metadata: MetadataManager,
         brokerId: int,
         worker: IWorker,
+        balance: LeaderBalance,
     ) -> None:
         """
         @param metadataLog: open.
@@ -87,6 +109,9 @@ class ControllerService:
         self._metadata = metadata
         self._brokerId = brokerId
         self._worker = worker
+        self._balance = balance
+        self._isBalanceDue = False
+        self._balanceTimer = Timer(clock)
         self._present: set[int] = set()
         self._woken: Waiters[None] = Waiters()
         self._isWoken = False
@@ -199,7 +224,22 @@ class ControllerService:
         return -1
 
     async def _lead(self, version: int) -> None:
-        guard = [CheckOperation(CONTROLLER_EPOCH, version)]
+        self._expectBalance()
+        try:
+            await self._leadOn([CheckOperation(CONTROLLER_EPOCH, version)])
+        finally:
+            self._balanceTimer.stop()
+
+    def _expectBalance(self) -> None:
+        self._isBalanceDue = False
+        if self._balance.intervalMs:
+            self._balanceTimer.start(self._balance.intervalMs, self._balanceIsDue)
+
+    def _balanceIsDue(self) -> None:
+        self._isBalanceDue = True
+        self._wake()
+
+    async def _leadOn(self, guard: Sequence[ZookeeperOperation]) -> None:
         while not self._isStopped:
             self._isWoken = False
             looking, replaced = self._zookeeper.exists_and_watch(CONTROLLER)
@@ -215,6 +255,8 @@ class ControllerService:
                 changed.addCallbacks(self._wake, self._watchFailed)
                 self._present = brokerIds(await listing)
                 await self._carryOut(listedAt, guard)
+                if self._isBalanceDue:
+                    await self._balanceLeaders(guard)
                 if self._isSnapshotDue:
                     await writeSnapshot(self._log, self._metadata, self._worker, guard)
                 await self._sleep()
@@ -238,6 +280,24 @@ class ControllerService:
                     " or has no leader",
                     brokers=", ".join(map(str, fenced)),
                 )
+
+    async def _balanceLeaders(self, guard: Sequence[ZookeeperOperation]) -> None:
+        """Some partitions at a time; what a share that is small enough then leaves, stays."""
+        self._expectBalance()
+
+        def decide(image: MetadataImage) -> tuple[list[Record], int]:
+            records = electPreferred(image, self._balance.imbalanceMax)
+            some = beginningOf(records[:ELECTION_COUNT_MAX])
+            return some, len(some)
+
+        total = 0
+        while count := await self._metadata.change(decide, guard):
+            total += count
+        if total:
+            log.info(
+                "{partitions} went back to their preferred leaders",
+                partitions=formatCount(total, "partition"),
+            )
 
     async def _giveUp(self) -> None:
         try:

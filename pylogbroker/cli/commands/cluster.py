@@ -372,9 +372,10 @@ examples:
   pylogbroker broker drain 2 --leaders-only --bootstrap-server log1:9092
 
 The other brokers get the broker's partitions, those with the fewest replicas first; racks are
-respected. Without --execute the moves are only shown. --leaders-only is for a restart: replicas in
-sync lead instead, until partition elect gives the leaders back. A replica of such a partition whose
-broker is gone moves, too. A broker that goes on running may get new partitions.
+respected. Without --execute the moves are only shown. With --leaders-only replicas in sync lead
+instead, and are preferred from then on; partition plan --balance gives the broker leaders again. A
+restart needs neither: an orderly stop lets others lead. A replica of such a partition whose broker
+is gone moves, too. A broker that goes on running may get new partitions.
 """,
         isBlocking=True,
     ),
@@ -526,6 +527,7 @@ examples:
 Stop the broker first. Afterwards set metadata.store=zookeeper: with local it refuses to start.
 Where ZooKeeper has a cluster already, it takes the topics, unless names, rules, users, quotas,
 settings or producer ids contradict; then nothing is changed. Kafka 0.7's topics stay as they are.
+There is no way back: ZooKeeper has what is changed afterwards, and metadata.journal.moved does not.
 """,
     ),
 )

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.metadata import controllerservice, snapshots
 from pylogbroker.broker.metadata.clusterregistration import ClusterRegistration
-from pylogbroker.broker.metadata.controllerservice import ControllerService
+from pylogbroker.broker.metadata.controllerservice import ControllerService, LeaderBalance
 from pylogbroker.cluster.kafka import metadatalog
 from pylogbroker.cluster.kafka.metadatalog import (
     CHANGES,
@@ -35,6 +35,8 @@ from pylogbroker.errors import ConfigurationError, MetadataError, ZookeeperError
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.replication.controller import NO_LOSSES, LogState
 from tests.broker.metadata.clustercase import SESSION_MS, Cluster, ImmediateWorker, Member
+
+BALANCE_MS = 30_000
 
 
 class Broker:
@@ -60,7 +62,12 @@ class Broker:
             lambda image: NO_LOSSES,
         )
         self.controller = ControllerService(
-            cluster.clock, self.member.log, self.manager, brokerId, ImmediateWorker()
+            cluster.clock,
+            self.member.log,
+            self.manager,
+            brokerId,
+            ImmediateWorker(),
+            LeaderBalance(BALANCE_MS, 10),
         )
 
     def keepEpoch(self, epoch: int) -> Deferred[None]:
@@ -319,6 +326,24 @@ class ControllerTests(ClusterCase):
         self.cluster.run(SESSION_MS / 1000 + 5)
         self.assertEqual({leader for leader, _epoch in self.leaders("t")}, {-1})
         self.assertTrue(self.image.brokers[1].isFenced)
+
+    def test_balance(self) -> None:
+        """Partitions go back to their preferred leaders, at the interval, in pieces."""
+        self.patch(controllerservice, "ELECTION_COUNT_MAX", 2)
+        topicId = UUID(int=50)
+        records: list[Record] = [TopicRecord("t", str(topicId), 5)]
+        records += [
+            PartitionImage(2, 0, 0, (3, 2), (2, 3)).record(topicId, index) for index in range(5)
+        ]
+        self.cluster.settle(self.brokers[1].manager.change(lambda image: (records, None)))
+        self.cluster.run(BALANCE_MS / 1000 - 10)
+        self.assertEqual(self.leaders("t"), [(2, 0)] * 5)
+        before = self.cluster.head.last
+        self.cluster.run(15)
+        self.assertEqual(self.leaders("t"), [(3, 1)] * 5)
+        self.assertEqual(self.cluster.head.last, before + 3)
+        self.cluster.run(BALANCE_MS / 1000 + 5)
+        self.assertEqual(self.cluster.head.last, before + 3)
 
     def test_unreadable(self) -> None:
         """A controller that cannot follow the metadata gives its office to another broker."""
