@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from pylogbroker.testing.localbroker import LocalBroker
+from tests.integration.chaosprogram import Record
+from tests.integration.kafkachaosmember import placed
 from tests.integration.listappend import (
     ABORTED,
     OK,
@@ -14,8 +22,11 @@ from tests.integration.listappend import (
     Append,
     Read,
     Transaction,
+    TransactionsVerdict,
     judgeTransactions,
 )
+from tests.long.appender import LISTS, append, transactionsOf
+from tests.oracle.directoryrecording import readRecords
 
 A, B = Append("x/0", "a"), Append("x/1", "b")
 
@@ -201,3 +212,70 @@ class ListAppendTests(SynchronousTestCase):
                 Transaction("t2", [Append("x/0", "3"), Append("x/1", "4")], OK, 5, 6),
             ],
         )
+
+
+class AppenderTests(TestCase):
+    """Two applications that append to lists and read them, on a broker without faults."""
+
+    timeout = 120
+    PARTITION_COUNT = 3
+
+    async def judged(self, *ids: str) -> TransactionsVerdict:
+        """What the judge says of applications with these C{transactional.id}."""
+        broker = LocalBroker(reactor, {"num.partitions": str(self.PARTITION_COUNT)})
+        self.addCleanup(broker.stop)
+        await broker.start()
+        servers = {"bootstrap.servers": broker.bootstrapServers}
+        over: Deferred[None] = Deferred()
+        running, paths = [], {}
+        for number, each in enumerate(ids):
+            name = f"appender{number}"
+            paths[name] = self.mktemp()
+            options = {
+                "name": name,
+                "seed": number,
+                "haste": 20,
+                "partitions": self.PARTITION_COUNT,
+                "producer": {**servers, "transactional.id": each, "linger.ms": "0"},
+                "consumer": {
+                    **servers,
+                    "isolation.level": "read_committed",
+                    "fetch.max.wait.ms": "20",
+                },
+            }
+            running.append(ensureDeferred(append(reactor, options, Record(paths[name]), over)))
+        while any(Path(each).read_text("utf-8").count("\nok ") < 15 for each in paths.values()):
+            await deferLater(reactor, 0.02)
+        over.callback(None)
+        for application in running:
+            await application
+        places = [(LISTS, number) for number in range(self.PARTITION_COUNT)]
+        found: Any = await deferToThread(
+            readRecords, broker.bootstrapServers, places, "read_committed"
+        )
+        lists = {
+            placed(*place): [
+                record[4].rpartition(".")[0] for record in found[f"{place[0]}-{place[1]}"]
+            ]
+            for place in places
+        }
+        history = [
+            each
+            for name, path in paths.items()
+            for each in transactionsOf(
+                name, (line.split(" ") for line in Path(path).read_text("utf-8").splitlines())
+            )
+        ]
+        return judgeTransactions(history, lists)
+
+    async def test_oneId(self) -> None:
+        """With one id they fence each other, and the history is strictly serializable."""
+        verdict = await self.judged("a", "a")
+        self.assertEqual(verdict.faults, [])
+        self.assertGreaterEqual(verdict.committedCount, 30)
+        self.assertGreater(verdict.readCount, 10)
+
+    async def test_twoIds(self) -> None:
+        """With an id each they are not isolated from each other, and the judge finds it."""
+        verdict = await self.judged("a", "b")
+        self.assertTrue(any("a cycle" in each for each in verdict.faults), verdict.faults)

@@ -94,7 +94,11 @@ class _Lists:
 async def append(
     reactor: Any, options: dict[str, Any], record: Record, over: Deferred[None]
 ) -> None:
-    """Append to lists and read them until it is C{over}."""
+    """
+    Append to lists and read them until it is C{over}; with C{haste}, its pauses are shorter by that
+    factor.
+    """
+    haste = options.get("haste", 1)
     random = Random(options["seed"])
     places = [TopicPartition(LISTS, number) for number in range(options["partitions"])]
     lists = _Lists(reactor, options["consumer"], places, record)
@@ -107,7 +111,7 @@ async def append(
                     break
                 await _transact(producer, lists, options["name"], number, random, record)
                 number += 1
-                await deferLater(reactor, random.uniform(*PAUSE_SECONDS))
+                await deferLater(reactor, random.uniform(*PAUSE_SECONDS) / haste)
         except PylogbrokerError as error:
             record.write("error", type(error).__name__, error)
             number += 1
@@ -117,7 +121,7 @@ async def append(
             except PylogbrokerError as error:
                 record.write("closing", type(error).__name__, error)
         if not over.called:
-            await deferLater(reactor, random.uniform(*REST_SECONDS))
+            await deferLater(reactor, random.uniform(*REST_SECONDS) / haste)
     await lists.close()
     record.write("end", "{}")
 

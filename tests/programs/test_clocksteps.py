@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from twisted.application.service import Service
 from twisted.internet.selectreactor import SelectReactor
 from twisted.internet.task import LoopingCall
 from twisted.internet.testing import MemoryReactorClock
@@ -13,6 +14,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.programs.clocksteps import keepTimers
+from pylogbroker.programs.lifecycle import TwistdLifecycle
 
 START = 1_700_000_000.0
 
@@ -154,6 +156,16 @@ class ClockStepTests(SynchronousTestCase):
         before = self.reactor.timeout
         self.keep()
         self.assertEqual(self.reactor.timeout, before)
+
+    def test_program(self) -> None:
+        """A program under C{twistd} keeps its timers from its start on."""
+
+        class Program(TwistdLifecycle, Service):
+            _reactor = self.reactor
+
+        before = self.reactor.runUntilCurrent
+        Program().startService()
+        self.assertNotEqual(self.reactor.runUntilCurrent, before)
 
     def test_other(self) -> None:
         """A reactor without a loop is left as it is."""
