@@ -281,7 +281,8 @@ class Partition:
                     continue
                 start, done = done, log.appendAsFollower(batches, done, manager.nowMs())
                 if done > start:
-                    manager.onAppend(self, sum(each.size for each in batches.headers[start:done]))
+                    size = sum(each.size for each in batches.headers[start:done])
+                    manager.onFollowerAppend(self, size)
                 if done < count:
                     await manager.roll(self)
         finally:
@@ -511,6 +512,13 @@ class LogManager:
             self.write(partition)
         if self._turn is None:
             self._turn = self._clock.callLater(0, self._endTurn)
+
+    def onFollowerAppend(self, partition: Partition, size: int) -> None:
+        """As L{onAppend}; what a leader sends has come together already, and is written at once."""
+        self.unflushedSize += size
+        partition.accountedSize += size
+        self._unflushed[partition] = None
+        self.write(partition)
 
     def requestFlush(self, partition: Partition) -> None:
         """Flush at the end of this turn, together with what is appended until then."""

@@ -79,6 +79,8 @@ class ConnectionLimits(NamedTuple):
     @ivar closeMs: how long L{ClientConnection.close} may take.
     @ivar sendBufferSize: the socket's SO_SNDBUF; 0 leaves it to the system.
     @ivar receiveBufferSize: the socket's SO_RCVBUF.
+    @ivar readSize: bytes that are read from a plain connection at once; 0: as many as Twisted
+        reads, 64 KiB.
     """
 
     responseSizeMax: int = RESPONSE_SIZE_MAX
@@ -90,6 +92,7 @@ class ConnectionLimits(NamedTuple):
     closeMs: float = 10_000
     sendBufferSize: int = 0
     receiveBufferSize: int = 0
+    readSize: int = 0
 
 
 DEFAULT_LIMITS = ConnectionLimits()
@@ -354,6 +357,8 @@ class ClientConnection(Protocol):
             transport.setTcpNoDelay(True)
             transport.setTcpKeepAlive(True)
         self._isTls = ISSLTransport.providedBy(transport)
+        if self.limits.readSize and not self._isTls:
+            transport.bufferSize = self.limits.readSize
         made = getattr(transport, "socket", None)
         for option, size in (
             (socket.SO_SNDBUF, self.limits.sendBufferSize),

@@ -44,6 +44,9 @@ WAITING_COUNT_MAX = 1_000
 WAITING_SIZE_MAX = 16 << 20
 """Bytes of requests that wait until the connection takes them; a single one may be larger."""
 
+READ_SIZE = 512 << 10
+"""Bytes that are read at once of what a leader sends: each piece costs a turn of the reactor."""
+
 
 class _Client:
     """The client of one address; an L{IBrokerClient}."""
@@ -100,6 +103,7 @@ def interBrokerClients(
                 waitingCountMax=WAITING_COUNT_MAX,
                 waitingSizeMax=WAITING_SIZE_MAX,
                 stallMs=timeoutMs,
+                readSize=READ_SIZE,
             ),
             name=f"{host}:{port}",
         )

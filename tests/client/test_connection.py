@@ -102,6 +102,17 @@ class AnswerTests(ConnectionCase):
         self.assertFalse(line.transport.getTcpNoDelay() or line.transport.getTcpKeepAlive())
         self.assertIsNone(connection.refusal)
 
+    def test_readSize(self) -> None:
+        """As many bytes are read at once as is wished; TLS, which has its own, is left alone."""
+        for interface, expected in ((ISSLTransport, 1 << 16), (None, 1 << 20)):
+            connection = self.build(LIMITS._replace(readSize=1 << 20))
+            line = MemoryPeer(self.clock, connection)
+            line.transport.bufferSize = 1 << 16
+            if interface is not None:
+                alsoProvides(line.transport, interface)
+            connection.makeConnection(line.transport)
+            self.assertEqual(line.transport.bufferSize, expected)
+
     def test_pipelined(self) -> None:
         """Requests go out without waiting for answers; the first answer is the first request's."""
         asked = [self.ask(b"1"), self.ask(b"2")]

@@ -3,7 +3,8 @@ Fetch by hand: a module of its own, since each fetch passes here, and since the 
 of parts in which the records are slices of files.
 
 What must be true: as in C{produce}, bytes and values are those of C{messages}. The decoder here
-takes what consumers send; what followers add in tagged fields it leaves to C{messages}.
+takes what consumers send, and followers with their id in a tagged field; other tagged fields it
+leaves to C{messages}.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from pylogbroker.protocol.kafka.schemas import (
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _INT_MAX = 0x7FFFFFFF
+_REPLICA_STATE = struct.Struct(">iqB")
+"""The follower and its broker epoch, with the count of the struct's tagged fields."""
+_REPLICA_STATE_HEAD = bytes((1, 1, _REPLICA_STATE.size))
+"""One tagged field: its number, and its size."""
 
 
 class FetchPartition(NamedTuple):
@@ -160,8 +165,24 @@ class _Fields:
         if version >= 7:
             forgotten = [self._forgottenTopic() for _ in range(self._count())]
         rackId = self._string() if version >= 11 else ""
+        if version >= 15 and self._data[self._position :].startswith(_REPLICA_STATE_HEAD):
+            return self._ofReplica(values, topics, forgotten, rackId)
         self._noTags()
         return FetchRequest._make((*values, topics, forgotten, rackId, -1))
+
+    def _ofReplica(
+        self,
+        values: tuple[int, ...],
+        topics: list[FetchTopic],
+        forgotten: list[ForgottenTopic],
+        rackId: str,
+    ) -> FetchRequest:
+        """The one tagged field is the last of the request."""
+        end = self._position + len(_REPLICA_STATE_HEAD)
+        replicaId, replicaEpoch, tagCount = _REPLICA_STATE.unpack_from(self._data, end)
+        if tagCount:
+            raise _IrregularError
+        return FetchRequest._make((replicaId, *values[1:], topics, forgotten, rackId, replicaEpoch))
 
     def _size(self, layout: struct.Struct) -> int:
         if self._isFlexible:

@@ -26,6 +26,7 @@ REPLICATION = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
 }
+TICK_MS = 100
 _STOP_SECONDS_MAX = 60
 
 
@@ -126,12 +127,19 @@ class ApacheCluster(Cluster):
             yield _ApacheBroker(process, port)
 
 
+class _Zookeeper(ZookeeperProcess):
+    """With short ticks: a session ends up to two of them late."""
+
+    def _arguments(self) -> list[str]:
+        return [*super()._arguments()[:-1], str(TICK_MS)]
+
+
 class OurCluster(Cluster):
     """Our brokers, and a ZooKeeper server of ours."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         super().__init__(folder, settings)
-        self._zookeeper = ZookeeperProcess(str(folder / "zookeeper"))
+        self._zookeeper = _Zookeeper(str(folder / "zookeeper"))
 
     def start(self) -> None:
         if not self.running:

@@ -203,6 +203,30 @@ class ByHandTests(SynchronousTestCase):
                 body.rackId = ""
             self.assertEqual(fetchValues(found, -1), fetchValues(body, -1))
 
+    def test_followersFetch(self) -> None:
+        """
+        Fetch requests as followers send them, with their broker id and epoch in a tagged field; and
+        with a tagged field in that one, which we do not know.
+        """
+        Request = messages.FetchRequest
+        for version in range(15, 19):
+            parts = [Request.FetchPartition(partition=i, lastFetchedEpoch=i) for i in range(2)]
+            body = Request(
+                replicaState=Request.ReplicaState(replicaId=3, replicaEpoch=1 << 40),
+                topics=[Request.FetchTopic(partitions=parts)],
+            )
+            data = body.encode(version)
+            state = b"\1\1\x0d" + struct.pack(">iq", 3, 1 << 40)
+            self.assertTrue(data.endswith(state + b"\0"))
+            more = data[: -len(state) - 1] + b"\1\1\x10" + state[3:] + b"\1\7\1x"
+            for each in (data, more):
+                found = fetch.decodeFetchRequest(each, version, 0)
+                self.assertEqual(fetchValues(found, -1), fetchValues(body, -1))
+                self.assertEqual((found.replicaId, found.replicaEpoch), (3, 1 << 40))
+            cut = data[:-1] + b"\1"
+            with self.assertRaises(WireError):
+                fetch.decodeFetchRequest(cut, version, 0)
+
     def test_elements(self) -> None:
         """More elements than a message may have are refused by the decoders by hand, too."""
         count = ELEMENT_COUNT_MAX + 1

@@ -505,7 +505,9 @@ class ReplicaManager:
 
         partition.write()
         mark = MarkKind.FLUSHED if self._isFlushed else MarkKind.WRITTEN
-        partition.whenReached(mark, replica.log.logEndOffset, flushed)
+        replica.log.whenReached(mark, replica.log.logEndOffset, flushed)
+        if self._isFlushed:
+            self._logManager.flush(partition)  # at once: nothing comes that could share it
 
     # -- as a follower
 
