@@ -168,7 +168,7 @@ def trial(cluster: Cluster, how: signal.Signals) -> dict[str, float]:
 
     @return: the seconds of L{FIGURES}.
     """
-    leader = [_awaitLeader(port) for port in cluster.ports.values()][0]
+    leader, *_ = [_awaitLeader(port) for port in cluster.ports.values()]
     producer = _Producer(cluster)
     _until(lambda: producer.times or None)
     time.sleep(SETTLE_SECONDS)
