@@ -18,8 +18,7 @@ from twisted.logger import Logger
 
 STEP_SECONDS_MIN = 1.0
 """
-A smaller difference is left until it has grown: clocks that are slewed, and a process that has no
-turn between two readings, look like this.
+A smaller difference is left until it has grown: clocks that are slewed look like this.
 """
 
 
@@ -45,6 +44,9 @@ class _SteppedTimers:
         """As C{IReactorTime.seconds}; finds steps."""
         now = float(self._wallSeconds())
         step = now - self._elapsed() - self._ahead
+        if abs(step) >= STEP_SECONDS_MIN:  # or the process had no turn between the two readings
+            now = float(self._wallSeconds())
+            step = now - self._elapsed() - self._ahead
         if abs(step) >= STEP_SECONDS_MIN:
             self._ahead += step
             calls = self._reactor.getDelayedCalls()

@@ -572,9 +572,10 @@ class ClusterPowerCutLife:
             return
         self.figures["refused"] += batch.count
         if not self._isIdempotent:
-            partition.pending.remove(batch)
+            if batch in partition.pending:
+                partition.pending.remove(batch)
         elif code in _LOST_STATE:
-            isFirst = batch is partition.pending[0]
+            isFirst = partition.pending[:1] == [batch]  # it may have been given up
             self._require(not isFirst or self._hasLost, "sequences are lost:", code)
             if isFirst:
                 partition.reset()

@@ -121,6 +121,24 @@ class ClockStepTests(SynchronousTestCase):
             ["The wall clock was set back by 1.2 s; timers are not changed by that"],
         )
 
+    def test_noTurn(self) -> None:
+        """A process that has no turn between two readings of clocks sees no step."""
+        pauses = [0.0]
+
+        def wallSeconds() -> float:
+            found = self.elapsed + self.ahead
+            self.elapsed += pauses.pop() if pauses else 0
+            return found
+
+        self.reactor.seconds = wallSeconds
+        self.keep()
+        self.reactor.callLater(9, self.fire, "a")
+        with capturedLogs() as events:
+            self.turnUntil(1)
+            pauses.append(5)
+            self.turnUntil(100)
+        self.assertEqual((self.fired, events), ([("a", 9)], []))
+
     def test_loopingCall(self) -> None:
         """A call that repeats goes on at its interval."""
         self.keep()
