@@ -130,6 +130,7 @@ class Partition:
     @ivar onWritten: called when a leader's appends are in the page cache.
     @ivar lacksInSync: the partition is replicated, and fewer than C{min.insync.replicas} are in
         sync: C{acks=all} is refused.
+    @ivar outOfSync: the other replicas that are not in sync, while this one leads.
     @ivar sentWatermarks: the high watermark that each other replica was told last.
     @ivar soughtWatermark: the high watermark whose byte a worker looks for; -1: none does.
     """
@@ -154,6 +155,7 @@ class Partition:
     onReplicaFetch: Callable[[ReplicaProgress], object] | None = None
     onWritten: Callable[[], object] | None = None
     lacksInSync: bool = False
+    outOfSync: tuple[int, ...] = ()
     sentWatermarks: dict[int, int] = field(default_factory=dict)
     soughtWatermark: int = -1
 

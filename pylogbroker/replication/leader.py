@@ -18,7 +18,8 @@ What must be true:
 A follower that is caught up, but not yet joined, holds the watermark back, too: else a busy leader
 would always be ahead of it. A follower leaves the in-sync set when it was not caught up for
 C{replica.lag.time.max.ms}. It was caught up at the time of a fetch that named the leader's end, or
-at the time of the fetch before, if it has reached what was the end then.
+at the time of the fetch before, if it has reached what was the end then. One that is in sync, and
+whose last fetch named the end, is caught up until the end moves: it need not ask again meanwhile.
 
 Rejected: that the answer to C{AlterPartition} changes the set. The change comes by the metadata log
 with all changes before it, such as one of C{min.insync.replicas}; so leader and controller agree on
@@ -188,6 +189,12 @@ class LeaderReplica:
 
     def logChanged(self, end: LogEnd, nowMs: int) -> list[LeaderEffect]:
         """Records were appended, or flushed."""
+        known = self._end.logEndOffset
+        if end.logEndOffset > known:
+            for each in self._state.partition.inSync:
+                follower = self.followers.get(each)
+                if follower is not None and follower.logEndOffset == known:
+                    follower.lastCaughtUpMs = max(follower.lastCaughtUpMs, nowMs)
         self._end = end
         return self._advance(nowMs)
 
@@ -278,6 +285,28 @@ class LeaderReplica:
     @property
     def brokerId(self) -> int:
         return self._broker.brokerId
+
+    @property
+    def outOfSync(self) -> tuple[int, ...]:
+        """The followers that the metadata do not have in sync."""
+        inSync = self._state.partition.inSync
+        if len(inSync) > len(self.followers):
+            return ()
+        return tuple(each for each in self.followers if each not in inSync)
+
+    @property
+    def isAtRest(self) -> bool:
+        """
+        Whether L{timePassed} does nothing, however late: what can be committed is, those in sync
+        have the end of the log, and no other can join.
+        """
+        end, inSync = self._end.logEndOffset, self._state.partition.inSync
+        if self.pending is not None or (self.highWatermark < end and self.hasEnoughInSync):
+            return False
+        return all(
+            follower.logEndOffset == end if each in inSync else not self._mayJoin(each)
+            for each, follower in self.followers.items()
+        )
 
     @property
     def maximalInSync(self) -> frozenset[int]:

@@ -179,6 +179,9 @@ class PartitionLog:
         only as it is told.
     @ivar onFlushed: called when the flushed offset has moved, behind those who wait for it. Must
         not raise.
+    @ivar onNews: called when something that other replicas are told has changed, perhaps more than
+        once: the written offset, the high watermark, the log start, or that the log is out of
+        service. Must not raise.
     @ivar leaderEpoch: stamped on appended batches, in formats with epochs.
     @ivar logStartOffset: the oldest readable offset.
     @ivar highWatermark: where reading ends.
@@ -212,6 +215,7 @@ class PartitionLog:
         self.leaderEpoch = 0
         self.isReadWhenWritten = self.isReplicated = False
         self.onFlushed: Callable[[], object] = _ignore
+        self.onNews: Callable[[], object] = _ignore
         self._isStamped = loaded.format.isStamped
         self._stamp = self.format.stamp
         self._cache = cache
@@ -395,6 +399,7 @@ class PartitionLog:
         if self._writtenWaiting:
             self._waiters[MarkKind.WRITTEN].advance(self.writtenOffset)
         self.updateHighWatermark()
+        self.onNews()
 
     def _stop(self, problem: StorageError) -> None:
         if problem.errno in TRANSIENT_ERRNOS:
@@ -589,6 +594,7 @@ class PartitionLog:
             self.highWatermark = position.offset
             self._onHighWatermark()
             self._waiters[MarkKind.HIGH_WATERMARK].advance(position.offset)
+            self.onNews()
 
     def _onHighWatermark(self) -> None:
         """The high watermark has moved; those who wait for it are not called yet."""
@@ -741,6 +747,7 @@ class PartitionLog:
         self._list = self._list.replaced(0, count)
         self._toRename = ()
         self.logStartOffset = max(self.logStartOffset, self.segments[0].baseOffset)
+        self.onNews()
         self._deleting = True
         return DeleteJob(
             self._cache.fileSystem,
@@ -820,6 +827,7 @@ class PartitionLog:
             segment.file.retire()
         for waiters in self._waiters.values():
             waiters.fail(self.unavailableError("wait for"))
+        self.onNews()
 
     def beginClose(self) -> FinalFlushJob | None:
         """

@@ -356,3 +356,61 @@ class FetchTests(LeaderCase):
         self.change(replicas=(1, 2, 4), inSync=(1, 2))
         self.fetch(4, 0, lastFetchedEpoch=-1)
         self.assertEqual(self.refusal(3, 10), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+class RestTests(LeaderCase):
+    """When a leader needs no clock."""
+
+    def setUp(self) -> None:
+        self.lead(ALL)
+        for each in (2, 3):
+            self.fetch(each, 10)
+        self.assertTrue(self.leader.isAtRest)
+
+    def test_rest(self) -> None:
+        """When all that are in sync have the end, nothing follows from time."""
+        self.nowMs += 100 * LAG_MS
+        self.assertEqual(self.leader.timePassed(self.nowMs), [])
+        self.assertEqual(self.leader.outOfSync, ())
+
+    def test_records(self) -> None:
+        """New records end the rest until all in sync have them, and they are committed."""
+        self.append(12)
+        self.assertFalse(self.leader.isAtRest)
+        self.fetch(2, 12)
+        self.assertFalse(self.leader.isAtRest)
+        self.fetch(3, 12)
+        self.assertTrue(self.leader.isAtRest)
+        self.append(14, 12)
+        for each in (2, 3):
+            self.fetch(each, 14)
+        self.assertFalse(self.leader.isAtRest)
+
+    def test_caughtUpAtRest(self) -> None:
+        """
+        A follower in sync need not ask again while it has the end: its lag begins with the next
+        record.
+        """
+        self.nowMs += 100 * LAG_MS
+        self.append(12)
+        self.nowMs += LAG_MS
+        self.assertEqual(self.leader.timePassed(self.nowMs), [])
+        self.nowMs += 1
+        self.assertEqual(self.leader.timePassed(self.nowMs), [self.proposal(1)])
+
+    def test_outOfSync(self) -> None:
+        """One that is not in sync asks again; it can join, or it is left to its next fetch."""
+        self.change(inSync=(1, 2))
+        self.assertEqual(self.leader.outOfSync, (3,))
+        self.assertFalse(self.leader.isAtRest)  # it has the end, and is asked to join
+        self.brokers = {**self.brokers, 3: BrokerImage(3, 31, (), None)}
+        self.lead(ALL._replace(inSync=(1, 2)))
+        self.fetch(2, 10)
+        self.fetch(3, 9)
+        self.assertTrue(self.leader.isAtRest)
+
+    def test_tooFew(self) -> None:
+        """What cannot be committed is not waited for."""
+        self.lead(ALONE, minInSync=2)
+        self.append(12)
+        self.assertTrue(self.leader.isAtRest)

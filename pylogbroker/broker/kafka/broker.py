@@ -355,14 +355,14 @@ class KafkaBroker:
             },
         )
         self.clusterStatus = ClusterStatus(self.metadata, self._settings.brokerId, self.cluster)
-        self.replicas = ReplicaManager(
-            self._clock, self.topics, logManager, self.brokerConnections, self._settings
-        )
-        self.topics.replicas = self.replicas
-        self.cleaner = self._makeCleaner(directory, logManager)
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
         )
+        self.replicas = ReplicaManager(
+            self._clock, self.topics, logManager, self.brokerConnections, self._settings, sessions
+        )
+        self.topics.replicas = self.replicas
+        self.cleaner = self._makeCleaner(directory, logManager)
         self._fetches = fetch = FetchRequests(
             broker,
             self.topics,

@@ -47,6 +47,7 @@ from pylogbroker.broker.kafka.fetchsessions import (
     FetchContext,
     FetchResult,
     FetchSessionCache,
+    ReplicaReader,
     RequestedPartition,
 )
 from pylogbroker.broker.kafka.protocol import ConnectionState
@@ -144,9 +145,12 @@ class _Read:
         error = self.error
         return error.leader if isinstance(error, NotLeaderOrFollowerError) else None
 
-    @property
-    def result(self) -> FetchResult:
-        """What was read, and the partition's marks as of now."""
+    def result(self, replicaId: int) -> FetchResult:
+        """
+        What was read, and the partition's marks as of now.
+
+        @param replicaId: the reader's; -1: it is a client.
+        """
         if self.error is not None or self.partition is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self.error is None else self.error.code
             return FetchResult(errorCode=code)
@@ -159,6 +163,11 @@ class _Read:
             log.logStartOffset,
             self.diverging,
             self.preferred,
+            replicaId >= 0
+            and not self.slice.size
+            and (
+                self.wanted.fetchOffset < log.writtenOffset or replicaId in self.partition.outOfSync
+            ),
         )
 
 
@@ -231,7 +240,9 @@ class FetchRequests:
         if request.isolationLevel not in (_READ_UNCOMMITTED, _READ_COMMITTED):
             return _refused(header, request, ErrorCode.UNKNOWN_SERVER_ERROR)
         try:
-            context = self.sessions.begin(request, header.apiVersion, self._nameOf)
+            context = self.sessions.begin(
+                request, header.apiVersion, self._nameOf, self._replicaOf(request, state)
+            )
         except KafkaError as error:
             return FetchResponseWriter(
                 header.apiVersion, header.correlationId, 0, errorCode=error.code
@@ -239,6 +250,17 @@ class FetchRequests:
         return _Fetch(self, self._broker, self._topics, self._purgatory, self._counters).begin(
             header, request, context, state
         )
+
+    def _replicaOf(self, request: FetchRequest, state: ConnectionState) -> ReplicaReader | None:
+        """The broker that asks as a replica, if it is one of the cluster."""
+        brokerId = request.replicaId
+        if brokerId < 0 or brokerId not in self._topics.image.brokers:
+            return None
+        if self.authorizer is not None and not self.authorizer.requires(
+            state, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER
+        ):
+            return None
+        return ReplicaReader(brokerId, request.replicaEpoch)
 
     def endWaits(self) -> None:
         """Answer the fetches that wait, and let none wait from now on: the broker stops."""
@@ -560,7 +582,8 @@ class _Fetch:
         if self._size >= min(self._request.minBytes, self._sizeMax):
             return True
         found = [read for read in self._reads if read.partition is not None]
-        return not found or any(map(self._isUrgent, self._reads))
+        isEmpty = not found and not self._context.isForNews
+        return isEmpty or any(map(self._isUrgent, self._reads))
 
     @property
     def _isGathering(self) -> bool:
@@ -597,6 +620,10 @@ class _Fetch:
             self._state.fetches[self._key] = self._abandon
             self._owner.waiting[self._key] = expire
         self._waitCount = turn = self._waitCount + 1
+        if self._context.isForNews:
+            self._cancels.append(self._context.whenNews(self._newsCame))
+            self._waitBesideNews(turn)
+            return
         for read in self._reads:
             if read.partition is None or (read.isOver and not read.isUnreadable):
                 continue  # what has failed would end the wait at once, again and again
@@ -617,6 +644,23 @@ class _Fetch:
                 mark, offset = MarkKind.HIGH_WATERMARK, log.highWatermark + 1
             if not self._waitFor(read.partition, mark, offset, turn):
                 return
+
+    def _waitBesideNews(self, turn: int) -> None:
+        """
+        What is not committed waits for a flush, which begins when the first one waits for it; and
+        what is gathered, for the end of that.
+        """
+        for read in self._reads:
+            if read.partition is None or read.isOver:
+                continue
+            if read.partition.gathering is not None:
+                self._cancels.append(read.partition.whenGathered(self._gathered))
+            watermark = read.partition.log.highWatermark
+            isCommitted = watermark >= read.partition.log.writtenOffset
+            if self._owner.hasSelector and not isCommitted:
+                mark, offset = MarkKind.HIGH_WATERMARK, watermark + 1
+                if not self._waitFor(read.partition, mark, offset, turn):
+                    return
 
     def _waitFor(self, partition: Partition, mark: MarkKind, offset: int, turn: int) -> bool:
         """@return: whether this wait goes on."""
@@ -660,6 +704,34 @@ class _Fetch:
         else:
             self._readLater()
 
+    def _newsCame(self, key: tuple[str | bytes, int]) -> None:
+        """
+        A partition of a replica's session has news, one of those that are read or another. They
+        end the wait as in a request without a session; a later log start does, too, since a
+        deletion waits for the replicas.
+        """
+        asked = self._context.find(key)
+        if self._isEnded or not self._cancels or asked is None:
+            return
+        topicId, index = key
+        found = self._topics.findById(topicId, index) if isinstance(topicId, bytes) else None
+        isLater = False
+        if found is not None and not found.log.isOffline:
+            isLater = -1 < asked.toldStart < found.log.logStartOffset
+            hasMore = found.log.writtenOffset > asked.wanted.fetchOffset
+            if not (isLater or hasMore or self._owner.hasSelector):
+                return
+        self._reads += [self._find(each) for each in self._context.addNews()]
+        if isLater:
+            self._end()
+            return
+        for read in self._reads:
+            if read.error is None and read.partition is not None:
+                log = batchLog(read.partition)
+                if log.isFollowing or log.isOffline:
+                    read.error = self._unavailable(*read.key)
+        self._moved(None)
+
     def _stopWaiting(self) -> None:
         cancels, self._cancels = self._cancels, []
         for cancel in cancels:
@@ -693,7 +765,7 @@ class _Fetch:
         if throttleMs:  # the client must wait, and gets nothing now
             outcome, results = self._context.throttled(), [FetchResult()] * len(self._reads)
         else:
-            results = [read.result for read in self._reads]
+            results = [read.result(self._request.replicaId) for read in self._reads]
             outcome = self._context.finish(results)
         sent = [(self._reads[place], results[place]) for place in outcome.sent]
         sent.sort(key=lambda each: each[0].partition is not None)  # as Apache's

@@ -11,6 +11,10 @@ A session belongs to no connection, and is not removed with one. A full cache gi
 that was not used for the longest time, if that is longer than two minutes; or else the one with the
 fewest partitions that is older than two minutes, if the new one has more. Without room a client is
 told session 0, and goes on to name all of its partitions.
+
+B{Replicas} have thousands of partitions without news. A replica's session knows which have some
+(L{FetchSessionCache.tell}), and only those, and those that the request names, are looked at. There
+is one such session for each other broker, beside those of clients; a new one replaces it.
 """
 
 from __future__ import annotations
@@ -52,6 +56,8 @@ class FetchResult(NamedTuple):
     @ivar divergingEpoch: epoch and end offset, if the reader's log is not this one's up to where it
         reads.
     @ivar preferredReadReplica: the broker from which to read instead (KIP-392); -1: this one.
+    @ivar isBehind: whether a replica is not in sync, or there are records that it is not given with
+        this response.
     """
 
     size: int = 0
@@ -61,6 +67,7 @@ class FetchResult(NamedTuple):
     logStartOffset: int = _NO_MARK
     divergingEpoch: tuple[int, int] | None = None
     preferredReadReplica: int = NO_REPLICA
+    isBehind: bool = False
 
 
 class RequestedPartition:
@@ -98,6 +105,15 @@ class RequestedPartition:
         self._told = marks if not result.errorCode else (_NO_MARK, _NO_MARK, _NO_MARK)
         return isNews
 
+    @property
+    def toldStart(self) -> int:
+        """The log start that the client was told last; -1: none."""
+        return self._told[2]
+
+    def forget(self) -> None:
+        """What the client was told last is news again."""
+        self._told = (_NO_MARK, _NO_MARK, _NO_MARK)
+
 
 class FetchOutcome(NamedTuple):
     """
@@ -120,8 +136,32 @@ class FetchContext:
 
     __slots__ = ("partitions",)
 
-    def __init__(self, partitions: Sequence[RequestedPartition]) -> None:
+    def __init__(self, partitions: list[RequestedPartition]) -> None:
         self.partitions = partitions
+
+    @property
+    def isForNews(self) -> bool:
+        """
+        Whether further partitions may come to those to be read while the request waits:
+        L{whenNews} tells.
+        """
+        return False
+
+    def whenNews(self, call: Callable[[PartitionKey], object]) -> Callable[[], object]:
+        """
+        Call a function, perhaps several times, when a partition of the session has news.
+
+        @return: what ends the calls.
+        """
+        raise NotImplementedError
+
+    def find(self, key: PartitionKey) -> RequestedPartition | None:
+        """A partition of a replica's session."""
+        return None
+
+    def addNews(self) -> list[RequestedPartition]:
+        """The partitions with news that C{partitions} did not have; from now on it has them."""
+        return []
 
     def finish(self, results: Sequence[FetchResult]) -> FetchOutcome:
         """
@@ -139,24 +179,31 @@ class FetchContext:
 class _FullFetch(FetchContext):
     """All partitions are sent, and a session begins."""
 
-    __slots__ = ("_cache", "_usesTopicIds")
+    __slots__ = ("_cache", "_replica", "_usesTopicIds")
 
     def __init__(
         self,
-        partitions: Sequence[RequestedPartition],
+        partitions: list[RequestedPartition],
         cache: FetchSessionCache,
         usesTopicIds: bool,
+        replica: ReplicaReader | None,
     ) -> None:
         super().__init__(partitions)
         self._cache = cache
         self._usesTopicIds = usesTopicIds
+        self._replica = replica
 
     def finish(self, results: Sequence[FetchResult]) -> FetchOutcome:
         for partition, result in zip(self.partitions, results, strict=True):
             partition.tell(result)
         sessionId = NO_SESSION
         if _areKeepable(self.partitions):
-            sessionId = self._cache.create(self.partitions, self._usesTopicIds)
+            news = [
+                partition.key
+                for partition, result in zip(self.partitions, results, strict=True)
+                if _hasMore(result)
+            ]
+            sessionId = self._cache.create(self.partitions, self._usesTopicIds, self._replica, news)
         return FetchOutcome(sessionId, 0, range(len(results)))
 
 
@@ -190,18 +237,85 @@ class _IncrementalFetch(FetchContext):
         return FetchOutcome(session.sessionId, code, ())
 
 
+class _ReplicaFetch(FetchContext):
+    """
+    Partitions with news are read, and sent. Those that are read completely have no news then.
+    """
+
+    __slots__ = ("_epoch", "_session")
+
+    def __init__(self, session: _FetchSession) -> None:
+        known = session.partitions
+        super().__init__([known[key] for key in session.news])
+        self._session = session
+        self._epoch = session.epoch
+
+    @property
+    def isForNews(self) -> bool:
+        return True
+
+    def find(self, key: PartitionKey) -> RequestedPartition | None:
+        return self._session.partitions.get(key)
+
+    def whenNews(self, call: Callable[[PartitionKey], object]) -> Callable[[], object]:
+        session = self._session
+        session.onNews = call
+
+        def end() -> None:
+            if session.onNews is call:
+                session.onNews = None
+
+        return end
+
+    def addNews(self) -> list[RequestedPartition]:
+        session, read = self._session, {each.key for each in self.partitions}
+        added = [session.partitions[key] for key in session.news if key not in read]
+        self.partitions += added
+        return added
+
+    def finish(self, results: Sequence[FetchResult]) -> FetchOutcome:
+        session = self._session
+        if session.epoch != self._epoch:
+            return FetchOutcome(session.sessionId, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ())
+        sent = []
+        for place, (partition, result) in enumerate(zip(self.partitions, results, strict=True)):
+            if partition.tell(result):
+                sent.append(place)
+            if not _hasMore(result):
+                session.news.pop(partition.key, None)
+        return FetchOutcome(session.sessionId, 0, sent)
+
+
+class ReplicaReader(NamedTuple):
+    """
+    Another broker that reads as a replica.
+
+    @ivar brokerEpoch: of its registration; -1: it does not say.
+    """
+
+    brokerId: int
+    brokerEpoch: int
+
+
 class _FetchSession:
     """
     @ivar epoch: of the next request.
     @ivar size: the number of partitions, as of the last request.
     @ivar isOld: whether it was older than L{EVICTION_SECONDS} at its last request.
+    @ivar replica: whose session it is; L{None}: a client's.
+    @ivar news: of a replica's session: the partitions to look at, in the order in which they are
+        read.
+    @ivar onNews: called when a partition has news.
     """
 
     __slots__ = (
         "createdAt",
         "epoch",
         "isOld",
+        "news",
+        "onNews",
         "partitions",
+        "replica",
         "sessionId",
         "size",
         "usedAt",
@@ -214,7 +328,12 @@ class _FetchSession:
         partitions: dict[PartitionKey, RequestedPartition],
         usesTopicIds: bool,
         now: float,
+        replica: ReplicaReader | None = None,
+        news: Iterable[PartitionKey] = (),
     ) -> None:
+        self.replica = replica
+        self.news = dict.fromkeys(news)
+        self.onNews: Callable[[PartitionKey], object] | None = None
         self.sessionId = sessionId
         self.partitions = partitions
         self.usesTopicIds = usesTopicIds
@@ -251,6 +370,7 @@ class FetchSessionCache:
         self._partitionCount = 0
         self._sessions: dict[int, _FetchSession] = {}  # the least recently used first
         self._evictable: list[tuple[int, int]] = []  # sizes and ids of old sessions, in order
+        self._replicas: dict[int, _FetchSession] = {}  # by broker; none of C{_sessions}
 
     def __len__(self) -> int:
         """The number of sessions."""
@@ -261,13 +381,31 @@ class FetchSessionCache:
         """The partitions of all sessions."""
         return self._partitionCount
 
+    def tell(self, key: PartitionKey) -> None:
+        """
+        A partition may have news for replicas.
+
+        @param key: with the topic's id.
+        """
+        for session in self._replicas.values():
+            if key in session.partitions:
+                session.news[key] = None
+                if session.onNews is not None:
+                    session.onNews(key)
+
     def begin(
-        self, request: FetchRequest, version: int, nameOf: Callable[[bytes], str | None]
+        self,
+        request: FetchRequest,
+        version: int,
+        nameOf: Callable[[bytes], str | None],
+        replica: ReplicaReader | None = None,
     ) -> FetchContext:
         """
         Take a request: end the session that it ends, or change the one that it uses.
 
         @param nameOf: gives the name of the topic with an id.
+        @param replica: who asks, a broker that is known; L{None}: a client. A broker that is not
+            known yet gets no session, since a client's would cost it too much.
         @raise KafkaError: the session does not exist, or is not in the state that the client
             believes. It stays as it is.
         """
@@ -278,10 +416,15 @@ class FetchSessionCache:
             if ended is not None:
                 self._remove(ended)
             partitions = list(_asked(request, usesTopicIds, nameOf).values())
-            if epoch == FINAL_EPOCH:
+            isUnknown = usesTopicIds and request.replicaId >= 0 and replica is None
+            if epoch == FINAL_EPOCH or isUnknown:
                 return FetchContext(partitions)
-            return _FullFetch(partitions, self, usesTopicIds)
+            return _FullFetch(partitions, self, usesTopicIds, replica if usesTopicIds else None)
         session = self._sessions.get(sessionId)
+        if session is None and replica is not None:
+            found = self._replicas.get(replica.brokerId)
+            if found is not None and (found.replica, found.sessionId) == (replica, sessionId):
+                session = found
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
@@ -291,6 +434,11 @@ class FetchSessionCache:
         asked = _asked(request, usesTopicIds, nameOf)
         session.epoch = epoch % EPOCH_MAX + 1  # a request before, which waits, is outdated
         self._change(session, asked, request, nameOf)
+        if session.replica is not None:
+            if len(session.partitions) > self._partitionCountMax:
+                del self._replicas[session.replica.brokerId]
+                raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return _ReplicaFetch(session)
         if not session.partitions:
             self._remove(session)
             return FetchContext(list(asked.values()))
@@ -315,25 +463,45 @@ class FetchSessionCache:
             name = bytes(topic.topicId) if session.usesTopicIds else topic.topic
             for index in topic.partitions:
                 known.pop((name, index), None)
-        for each in known.values():
+                session.news.pop((name, index), None)
+        looked: Iterable[RequestedPartition] = known.values()
+        if session.replica is not None:
+            for key in asked.keys() & known.keys():
+                known[key].forget()
+                session.news.pop(key, None)  # those that were waiting are read first
+            session.news.update(dict.fromkeys(key for key in asked if key in known))
+            looked = [known[key] for key in session.news]
+        for each in looked:
             if each.name is None and isinstance(each.key[0], bytes):
                 each.name = nameOf(each.key[0])
 
     # -- the cache
 
-    def create(self, partitions: Sequence[RequestedPartition], usesTopicIds: bool) -> int:
+    def create(
+        self,
+        partitions: Sequence[RequestedPartition],
+        usesTopicIds: bool,
+        replica: ReplicaReader | None = None,
+        news: Iterable[PartitionKey] = (),
+    ) -> int:
         """
-        Make a session, if there is room.
+        Make a session, if there is room. For a replica there is.
 
+        @param news: of a replica's session: the partitions that have some now.
         @return: its id; 0: there is no room.
         """
         now = self._seconds()
-        if not self._makeRoom(len(partitions), now):
+        if replica is None and not self._makeRoom(len(partitions), now):
             return NO_SESSION
         sessionId = NO_SESSION
         while sessionId == NO_SESSION or sessionId in self._sessions:
             sessionId = self._random.randint(1, SESSION_ID_MAX)
         byKey = {each.key: each for each in partitions}
+        if replica is not None:
+            self._replicas[replica.brokerId] = _FetchSession(
+                sessionId, byKey, usesTopicIds, now, replica, news
+            )
+            return sessionId
         self._sessions[sessionId] = session = _FetchSession(sessionId, byKey, usesTopicIds, now)
         self._partitionCount += session.size
         return sessionId
@@ -378,6 +546,15 @@ class FetchSessionCache:
         self._partitionCount += session.size
         if session.isOld:
             insort(self._evictable, session.evictionKey)
+
+
+def _hasMore(result: FetchResult) -> bool:
+    """
+    Whether a partition is to be looked at again though nothing happens to it. Who was given records
+    asks for the next ones.
+    """
+    isRefused = bool(result.errorCode) or result.divergingEpoch is not None
+    return isRefused or result.isBehind
 
 
 def _areKeepable(partitions: Iterable[RequestedPartition]) -> bool:

@@ -482,7 +482,8 @@ class TopicManager:
         if before is not None and before.configs != topic.configs:
             self._directory.configure(topic.name)
         partitions = topic.partitions
-        known = () if before is None else before.partitions
+        areSameConfigs = before is not None and before.configs == topic.configs
+        known = before.partitions if before is not None and areSameConfigs else ()
         for index in range(topic.partitionCount):
             if index < len(known) and known[index] is partitions[index]:
                 continue

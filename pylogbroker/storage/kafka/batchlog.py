@@ -702,6 +702,7 @@ class BatchLog(PartitionLog):
             return False
         self.logStartOffset = offset
         self.epochs.truncateFromStart(offset)
+        self.onNews()
         return True
 
     def expired(self, nowMs: int) -> tuple[Segment, ...]:

@@ -16,6 +16,7 @@ from pylogbroker.broker.kafka.fetchsessions import (
     FetchOutcome,
     FetchResult,
     FetchSessionCache,
+    ReplicaReader,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.fetch import (
@@ -68,9 +69,15 @@ class CacheCase(SynchronousTestCase):
     def newCache(self, slotCount: int, **more: Any) -> FetchSessionCache:
         return FetchSessionCache(slotCount, self.clock.seconds, Random(1), **more)
 
-    def begin(self, *wanted: Place, version: int = 12, **more: Any) -> FetchContext:
+    def begin(
+        self,
+        *wanted: Place,
+        version: int = 12,
+        replica: ReplicaReader | None = None,
+        **more: Any,
+    ) -> FetchContext:
         request = requestOf(*wanted, version=version, **more)
-        return self.cache.begin(request, version, self.names.get)
+        return self.cache.begin(request, version, self.names.get, replica)
 
     def fetch(
         self, *wanted: Place, results: Sequence[FetchResult] | None = None, **more: Any
@@ -204,7 +211,7 @@ class PartitionTests(CacheCase):
         """Partitions leave a session, which ends with the last; unknown ones are no matter."""
         for version, (t, u) in ((12, ("t", "u")), (13, (IDS["t"], IDS["u"]))):
             sessionId = self.begun(("t", 0, 1), ("u", 0, 2), version=version)
-            at = {"sessionId": sessionId, "version": version}
+            at: dict[str, Any] = {"sessionId": sessionId, "version": version}
             context = self.begin(epoch=1, forgotten=[("t", 0), ("t", 9)], **at)
             self.assertEqual((self.read(context), self.cache.partitionCount), ([(u, 0, 2)], 1))
             self.assertEqual(context.finish([QUIET]), (sessionId, 0, []))
@@ -362,3 +369,107 @@ class RoomTests(CacheCase):
             epoch=2,
         )
         self.assertEqual((len(self.cache), self.cache.partitionCount), (0, 0))
+
+
+class ReplicaSessionTests(CacheCase):
+    """The sessions of replicas: what is looked at."""
+
+    replica = ReplicaReader(2, 7)
+
+    def ask(self, *wanted: Any, results: Any = None, **more: Any) -> FetchOutcome:
+        context = self.begin(*wanted, version=13, replica=self.replica, **more)
+        return context.finish([QUIET] * len(context.partitions) if results is None else results)
+
+    def looked(self, sessionId: int, epoch: int, *wanted: Any, **more: Any) -> list[int]:
+        context = self.begin(
+            *wanted, version=13, sessionId=sessionId, epoch=epoch, replica=self.replica, **more
+        )
+        found = [each.key[1] for each in context.partitions]
+        context.finish([QUIET] * len(found))
+        return found
+
+    def test_news(self) -> None:
+        """Partitions with news are looked at, once."""
+        sessionId = self.ask(*(("t", each, 0) for each in range(4))).sessionId
+        self.assertEqual(self.looked(sessionId, 1), [])
+        for index in (2, 0, 9):
+            self.cache.tell((IDS["t"], index))
+        self.assertEqual(self.looked(sessionId, 2), [2, 0])
+        self.assertEqual(self.looked(sessionId, 3), [])
+
+    def test_named(self) -> None:
+        """Those that a request names are looked at behind those that waited, and always sent."""
+        sessionId = self.ask(*(("t", each, 0) for each in range(4))).sessionId
+        self.cache.tell((IDS["t"], 3))
+        self.cache.tell((IDS["t"], 1))
+        found = self.ask(("t", 1, 5), ("t", 2, 0), sessionId=sessionId, epoch=1)
+        self.assertEqual(found.sent, [1, 2])
+
+    def test_more(self) -> None:
+        """What was refused, and what has more than was sent, is looked at again."""
+        behind = QUIET._replace(isBehind=True)
+        wanted = [("t", each, 0) for each in range(3)]
+        sessionId = self.ask(*wanted, results=[FAILED, behind, FOUND]).sessionId
+        self.assertEqual(self.looked(sessionId, 1), [0, 1])
+        self.assertEqual(self.looked(sessionId, 2), [])
+
+    def test_forgotten(self) -> None:
+        """What leaves the session has no news."""
+        sessionId = self.ask(("t", 0, 0), ("t", 1, 0)).sessionId
+        self.cache.tell((IDS["t"], 0))
+        self.assertEqual(self.looked(sessionId, 1, forgotten=[("t", 0)]), [])
+        self.cache.tell((IDS["t"], 0))
+        self.assertEqual(self.looked(sessionId, 2), [])
+
+    def test_waits(self) -> None:
+        """News come to a request that waits, until it ends, or another one waits."""
+        sessionId = self.ask(("t", 0, 0), ("t", 1, 0)).sessionId
+        at: dict[str, Any] = {"version": 13, "sessionId": sessionId, "replica": self.replica}
+        first = self.begin(epoch=1, **at)
+        calls: list[Any] = []
+        end = first.whenNews(calls.append)
+        self.cache.tell((IDS["t"], 1))
+        self.assertEqual((calls, first.isForNews), ([(IDS["t"], 1)], True))
+        self.assertEqual([each.key[1] for each in first.addNews()], [1])
+        self.assertEqual(first.addNews(), [])
+        second = self.begin(epoch=2, **at)
+        later: list[Any] = []
+        second.whenNews(later.append)
+        end()
+        self.cache.tell((IDS["t"], 0))
+        self.assertEqual((len(calls), later), (1, [(IDS["t"], 0)]))
+        overtaken = first.finish([QUIET])
+        self.assertEqual(overtaken.errorCode, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+
+    def test_one(self) -> None:
+        """A replica has one session; that of an earlier registration is not its own."""
+        first = self.ask(("t", 0, 0)).sessionId
+        second = self.ask(("t", 0, 0)).sessionId
+        at = {"version": 13, "epoch": 1}
+        missing = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        self.assertRefused(missing, sessionId=first, replica=self.replica, **at)
+        self.assertRefused(missing, sessionId=second, replica=ReplicaReader(2, 8), **at)
+        self.assertRefused(missing, sessionId=second, replica=ReplicaReader(3, 7), **at)
+        self.assertRefused(missing, sessionId=second, **at)
+        self.assertEqual(self.looked(second, 1), [])
+        self.assertEqual(len(self.cache), 0)
+
+    def test_size(self) -> None:
+        """A session that grows too large ends."""
+        sessionId = self.ask(("t", 0, 0)).sessionId
+        self.cache._partitionCountMax = 2
+        wanted = [("t", each, 0) for each in range(3)]
+        for epoch in (1, 2):
+            self.assertRefused(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                *wanted,
+                version=13,
+                sessionId=sessionId,
+                epoch=epoch,
+                replica=self.replica,
+            )
+
+    def test_result(self) -> None:
+        """A partition that was read to its end is at rest."""
+        sessionId = self.ask(("t", 0, 0), results=[FetchResult()]).sessionId
+        self.assertEqual(self.looked(sessionId, 1), [])

@@ -13,7 +13,10 @@ What must be true:
   (C{BatchLog.isFollowing}).
   - A leader's in-sync set changes by the metadata log: the request is decided on the latest image
   (L{alterPartition}), and the leader learns the outcome from it, with all changes before.
-  - A partition whose log fails is given up in the metadata, so that another replica leads.
+  - A partition whose log fails is given up in the metadata, so that another replica leads. Those
+  that fail together, as with their disk, are given up together.
+  - A partition at rest costs nothing: the clock looks only at those where something has happened
+  (L{LeaderReplica.isAtRest}), and a change of the metadata only at those that it concerns.
 
 B{Acknowledgements} are durable by default: a leader counts what is flushed, and a follower names
 what is flushed. With C{log.flush.acks.all=false} both count what is written to the page cache.
@@ -22,6 +25,7 @@ what is flushed. With C{log.flush.acks.all=false} both count what is written to 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -33,6 +37,7 @@ from twisted.python.failure import Failure
 
 from pylogbroker.broker.interbroker import InterBrokerConnections
 from pylogbroker.broker.kafka.errors import KafkaError
+from pylogbroker.broker.kafka.fetchsessions import FetchSessionCache
 from pylogbroker.broker.kafka.replicas.replicafetcher import FetchSettings, ReplicaFetcher
 from pylogbroker.broker.kafka.topics import TopicManager, batchLog
 from pylogbroker.broker.logmanager import LogManager, Partition, ReplicaProgress
@@ -127,10 +132,12 @@ class HostedReplica:
     """
     A replica on this broker.
 
+    @ivar key: the topic's id, and the partition's number.
     @ivar machine: decides; L{None} before the first registration, and after the release.
     @ivar isWriting: a leader's batches are appended, or the log is truncated.
     @ivar isAsking: a change of the in-sync set is under way.
     @ivar sent: the last in-sync set that was asked for.
+    @ivar hasFailed: the failure of the log was seen.
     @ivar fetcher: of the leader that the replica follows; L{None}: it follows none.
     @ivar deletions: those who wait until records before an offset are deleted on all replicas in
         sync.
@@ -146,6 +153,7 @@ class HostedReplica:
         "isLeading",
         "isReleased",
         "isWriting",
+        "key",
         "machine",
         "partition",
         "seen",
@@ -156,6 +164,7 @@ class HostedReplica:
     def __init__(self, topic: TopicImage, index: int, partition: Partition) -> None:
         self.topic = topic
         self.index = index
+        self.key = topic.topicId.bytes, index
         self.partition = partition
         self.machine: PartitionReplica | None = None
         self.epoch = -1
@@ -185,14 +194,19 @@ class ReplicaManager:
         logManager: LogManager,
         connections: InterBrokerConnections,
         settings: BrokerSettings,
+        sessions: FetchSessionCache,
     ) -> None:
-        """@param connections: to the leaders."""
+        """
+        @param connections: to the leaders.
+        @param sessions: of the replicas that follow this one.
+        """
         self._clock = clock
         self._topics = topics
         self._metadata = topics.metadata
         self._logManager = logManager
         self._connections = connections
         self._settings = settings
+        self._sessions = sessions
         self._isFlushed = settings.logFlushAcksAll
         self._replicaSettings = ReplicaSettings(
             True, settings.replicaLagTimeMaxMs, settings.replicaFetchBackoffMs
@@ -207,7 +221,12 @@ class ReplicaManager:
         )
         self._replicas: dict[Partition, HostedReplica] = {}
         self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._active: dict[HostedReplica, None] = {}  # not at rest: the clock looks at them
+        self._lost: dict[HostedReplica, None] = {}  # to be given up, since their logs have failed
+        self._isGivingUp = False
+        self._gathering = Timer(clock)
         self._epoch = -1
+        self._followed: tuple[Any, ...] = ()
         self._timer = LoopingCall(self._tick)
         self._timer.clock = clock
         self._isStarted = self._isStopped = False
@@ -232,6 +251,7 @@ class ReplicaManager:
         any more.
         """
         self._isStopped = True
+        self._gathering.stop()
         if self._timer.running:
             self._timer.stop()
         for fetcher in self._fetchers.values():
@@ -288,6 +308,9 @@ class ReplicaManager:
         if found is None or found.topic.topicId != topic.topicId:
             found = self._replicas[partition] = HostedReplica(topic, index, partition)
             found.log.isFollowing = True
+            found.log.onNews = partial(self._tellNews, found)
+            if found.log.failure is not None:
+                self._active[found] = None
             self._startTicks()
         self._follow(found)
 
@@ -296,6 +319,9 @@ class ReplicaManager:
         found = self._replicas.pop(partition, None)
         if found is not None:
             found.isReleased = True
+            found.log.onNews = _nothing
+            self._active.pop(found, None)
+            self._lost.pop(found, None)
             if found.machine is not None:
                 self._perform(found, found.machine.resign())
             self._fetchFrom(found, NO_LEADER)
@@ -366,9 +392,23 @@ class ReplicaManager:
     # -- roles
 
     def _onMetadata(self) -> None:
+        """
+        A change of a partition, or of its topic, comes by L{host}; what concerns all of them is
+        looked for here.
+        """
         self._register()
-        for each in list(self._replicas.values()):
-            self._follow(each)
+        image = self.image
+        followed = self._epoch, image.brokers, image.brokerConfigs.get("")
+        if followed != self._followed:
+            self._followed = followed
+            for each in list(self._replicas.values()):
+                self._follow(each)
+
+    def _tellNews(self, replica: HostedReplica) -> None:
+        """A log has changed: the followers are to know, and the clock is to look."""
+        if replica.isLeading or replica.log.failure is not None:
+            self._active[replica] = None
+            self._sessions.tell(replica.key)
 
     def _register(self) -> None:
         """
@@ -418,6 +458,10 @@ class ReplicaManager:
         leader = None if machine is None else machine.leader
         follower = None if machine is None else machine.follower
         partition.lacksInSync = leader is not None and not leader.hasEnoughInSync
+        outOfSync = () if leader is None else leader.outOfSync
+        if outOfSync != partition.outOfSync:
+            partition.outOfSync = outOfSync
+            self._sessions.tell(replica.key)
         if leader is not None and not replica.isLeading:
             replica.isLeading = True
             replica.log.isFollowing = False
@@ -458,7 +502,7 @@ class ReplicaManager:
                 )
                 wanted.add(replica)
         elif wanted is not None:
-            wanted.wake()
+            wanted.wake(replica)
 
     # -- effects
 
@@ -481,6 +525,8 @@ class ReplicaManager:
             elif isinstance(effect, StartOver):
                 self._startOver(replica, effect.offset)
         self._settle(replica)
+        if replica.isLeading:
+            self._active[replica] = None
 
     def _stopLeading(self, replica: HostedReplica) -> None:
         partition = replica.partition
@@ -490,6 +536,7 @@ class ReplicaManager:
         self._topics.unlead(replica.topic, replica.index)
         log.info("{topicPartition} is not led any more", topicPartition=partition.topicPartition)
         replica.log.stopLeading()
+        self._sessions.tell(replica.key)
 
     def _flush(self, replica: HostedReplica) -> None:
         """Flush what was appended as a follower, or write it, as an acknowledgement promises."""
@@ -626,7 +673,7 @@ class ReplicaManager:
                 replica.isWriting = False
             self._follow(replica)
             if replica.fetcher is not None:
-                replica.fetcher.wake()
+                replica.fetcher.wake(replica)
 
         Deferred.fromCoroutine(write()).addErrback(_bug)
 
@@ -641,7 +688,14 @@ class ReplicaManager:
             deleting = Deferred.fromCoroutine(
                 self._logManager.deleteRecords(replica.partition, start)
             )
-            deleting.addErrback(_ignoreErrors).addErrback(_bug)
+            deleting.addErrback(_ignoreErrors).addCallback(self._startMoved, replica)
+            deleting.addErrback(_bug)
+
+    @staticmethod
+    def _startMoved(_offset: object, replica: HostedReplica) -> None:
+        """The leader is to know the log start, which is durable now."""
+        if replica.fetcher is not None:
+            replica.fetcher.wake(replica)
 
     # -- as a leader
 
@@ -734,13 +788,18 @@ class ReplicaManager:
     def _tick(self) -> None:
         self._onMetadata()  # the broker may have been registered since the last change
         nowMs = self.nowMs()
-        for each in list(self._replicas.values()):
+        active, self._active = self._active, {}
+        for each in active:
             if each.log.failure is not None:
                 self._failed(each)
             elif each.machine is not None and each.machine.leader is not None:
                 self._perform(each, each.machine.logChanged(nowMs))
                 if each.machine.leader is not None:
                     self._perform(each, each.machine.leader.timePassed(nowMs))
+            leader = None if each.machine is None else each.machine.leader
+            if leader is not None and leader.isAtRest:
+                self._active.pop(each, None)
+        self._giveUp()
 
     def _failed(self, replica: HostedReplica) -> None:
         """A log is out of service: let another replica lead."""
@@ -749,16 +808,45 @@ class ReplicaManager:
         replica.hasFailed = True
         if replica.machine is not None:
             self._perform(replica, replica.machine.logFailed())
-        partitions = [(replica.topic.topicId, replica.index)]
+        self._lost[replica] = None
+        if not self._gathering.isRunning:  # others fail in the same turn, with their disk
+            self._gathering.start(0, self._giveUp)
 
-        def decide(image: MetadataImage) -> tuple[list[Record], None]:
-            return loseReplicas(image, self._topics.brokerId, self._epoch, partitions)[1], None
+    def _giveUp(self) -> None:
+        """
+        Give up what has failed, in one change, or in as few as it fits in. What fails meanwhile is
+        given up with the next one.
+        """
+        if not self._lost or self._isGivingUp or self._isStopped:
+            return
+        self._isGivingUp = True
+        asked: list[HostedReplica] = []
+
+        def decide(image: MetadataImage) -> tuple[list[Record], bool]:
+            asked[:] = self._lost
+            partitions = {(each.topic.topicId, each.index) for each in asked}
+            records = loseReplicas(image, self._topics.brokerId, self._epoch, partitions)[1]
+            some = beginningOf(records)
+            return some, len(some) == len(records)
+
+        def decided(isWhole: bool) -> None:
+            self._isGivingUp = False
+            if isWhole:
+                for each in asked:
+                    self._lost.pop(each, None)
+            self._giveUp()
 
         def failed(failure: Failure) -> None:
-            failure.trap(PylogbrokerError)
-            replica.hasFailed = False  # the clock tries again
+            self._isGivingUp = False
+            failure.trap(PylogbrokerError)  # the clock tries again
+            log.warn(
+                "{count} replicas whose logs have failed could not be given up: {error}. It is"
+                " tried again",
+                count=len(asked),
+                error=failure.value,
+            )
 
-        self._metadata.change(decide).addErrback(failed).addErrback(_bug)
+        self._metadata.change(decide).addCallbacks(decided, failed).addErrback(_bug)
 
 
 def _inSync(replica: HostedReplica) -> tuple[int, ...]:
