@@ -127,8 +127,16 @@ class MetadataManager:
         self._log.close()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call a function after each change of the image."""
+        """Call a function after each change of the image, and when C{isCurrent} becomes true."""
         self._listeners.append(listener)
+
+    def tellListeners(self) -> None:
+        """The image, or what this broker may do by it, has changed."""
+        for listener in list(self._listeners):
+            try:
+                listener()
+            except Exception:
+                log.failure("A listener of the metadata failed: this is a bug")
 
     # -- what the log gives
 
@@ -159,11 +167,7 @@ class MetadataManager:
         self.image, self.position = image, number
         if not self._isWriting:
             self.latest = image
-        for listener in list(self._listeners):
-            try:
-                listener()
-            except Exception:
-                log.failure("A listener of the metadata failed: this is a bug")
+        self.tellListeners()
 
     def refuse(self, error: PylogbrokerError) -> None:
         """No change is possible any more, and the image does not change either."""

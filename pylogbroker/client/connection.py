@@ -428,7 +428,7 @@ class ClientConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         isOrderly = isinstance(reason.value, ConnectionDone)
         lost = ConnectionLostError(
-            f"{self.name} closed the connection, which is also how a broker refuses a request"
+            f"{self.name} closed the connection: it has stopped, or refuses a request"
             if isOrderly
             else f"the connection to {self.name} was lost: {reason.getErrorMessage()}"
         )

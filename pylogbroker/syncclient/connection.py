@@ -216,8 +216,7 @@ class BrokerSocket:
                 data = receiver.recv(RECEIVE_SIZE)
                 if not data:
                     raise BrokerConnectionError(
-                        f"{self.name} closed the connection, which is also how a broker refuses "
-                        "a request"
+                        f"{self.name} closed the connection: it has stopped, or refuses a request"
                     )
                 decoder.feed(data)
                 body = decoder.take()

@@ -391,7 +391,7 @@ class DoubtTests(LinkCase):
         (told,) = self.lines()
         self.assertIn("broker:9092", told)
         self.assertIn("may be lost", told)
-        self.assertIn("which is also how a broker refuses a request", told)
+        self.assertIn("it has stopped, or refuses a request", told)
         self.assertEqual(self.events[0]["log_level"], LogLevel.warn)
 
     def test_piece(self) -> None:

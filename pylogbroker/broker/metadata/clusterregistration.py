@@ -202,6 +202,7 @@ class ClusterRegistration:
             )
         if self._zookeeper.session_id == session:
             self._log.registeredSession = session
+            self._metadata.tellListeners()  # what the change said counts from now on
         log.info(
             "Broker {brokerId} is in cluster {clusterId}, in broker epoch {epoch}",
             brokerId=self._brokerId,

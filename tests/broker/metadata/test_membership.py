@@ -171,6 +171,19 @@ class RegistrationTests(ClusterCase):
         self.assertGreater(broker.registration.epoch, epoch)
         self.assertFalse(self.image.brokers[2].isFenced)
 
+    def test_told(self) -> None:
+        """When a broker is registered again, its parts are told so at once, without a change."""
+        broker = self.brokers[1]
+        seen: list[tuple[int, bool]] = []
+        broker.manager.listen(
+            lambda: seen.append((broker.manager.position, broker.manager.isCurrent))
+        )
+        self.server.expire(broker.client)
+        self.cluster.run(2)
+        epoch = self.image.brokers[2].epoch
+        self.assertIn((epoch, False), seen)
+        self.assertTrue(seen[-1][1])
+
     def test_nodeRemoved(self) -> None:
         """A node that an operator removes is created again, with a new registration."""
         epoch = self.brokers[1].registration.epoch
