@@ -14,6 +14,7 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
+from pylogbroker.broker.kafka.topics import OtherProtocolError
 from pylogbroker.cluster.kafka.metadatalog import CONTROLLER, HEAD, Head, brokerPath
 from pylogbroker.errors import ConfigurationError, StorageError, ZookeeperTimeoutException
 from pylogbroker.testing.localbroker import LocalBroker
@@ -82,6 +83,16 @@ class StoreTests(ClusterCase):
         self.assertGreater(self.image(again).brokers[1].epoch, epoch)
         kept = Path(second.directory, "broker-epoch-checkpoint").read_text().split()
         self.assertEqual(int(kept[-2]), self.image(again).brokers[1].epoch)
+
+    async def test_nameOf2011(self) -> None:
+        """A topic of 2011 on another broker has its name, whoever asks for a new topic."""
+        first, second = await self.cluster()
+        await self.produce(first, "old")
+        await self.until(lambda: "/brokers/topics/old" in self.server.tree())
+        with self.assertRaises(OtherProtocolError) as caught:
+            await self.create(second, "old")
+        self.assertIn("/brokers/topics/old in ZooKeeper", str(caught.exception))
+        self.assertNotIn("old", self.image(second).topics)
 
     async def test_fileDefaults(self) -> None:
         """

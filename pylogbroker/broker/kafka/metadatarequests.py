@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults
-from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager, checkName
+from pylogbroker.broker.kafka.topics import (
+    INTERNAL_TOPICS,
+    OtherProtocolError,
+    TopicManager,
+    checkName,
+)
 from pylogbroker.cluster.metadataimage import ReachableBroker, TopicImage
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import asDeferred, gatherInBatches
@@ -141,7 +146,7 @@ class MetadataRequests:
                     # A topic of 2011 is none that such a client can use, now or later. One that is
                     # being deleted can be created soon: the client asks again.
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if self._topics.isOf2011(name):
+                    if isinstance(error, OtherProtocolError):
                         code = ErrorCode.INVALID_TOPIC_EXCEPTION
                 refused[name] = code
 

@@ -126,6 +126,7 @@ class TopicRequests:
             try:
                 if refusal is not None:
                     raise refusal
+                await self._topics.checkOtherBrokers(topic.name)
                 return await self._topics.change(
                     lambda image: self._decideTopic(
                         image, topic, together, request.validateOnly, take

@@ -19,14 +19,14 @@ partition of its name until an operator has moved it away. Kafka, too, keeps str
 aside.
 
 A topic's name belongs to the protocol that created it: 2011's topics are directories without
-metadata, and are refused here by name.
+metadata, and are refused here by name. Those of other brokers are found in ZooKeeper.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence, Set
 from random import Random
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -144,6 +144,14 @@ class NotLeaderOrFollowerError(KafkaError):
         self.leader = leader, leaderEpoch
 
 
+class OtherProtocolError(KafkaError):
+    """A topic of clients of Kafka 0.7 has the name of a new one."""
+
+    def __init__(self, name: str, where: str = "") -> None:
+        text = f"Topic '{name}' already exists, for clients of Kafka 0.7{where}."
+        super().__init__(ErrorCode.TOPIC_ALREADY_EXISTS, text)
+
+
 class IReplicas(Protocol):
     """What makes the partitions that other brokers have, too, lead and follow."""
 
@@ -186,6 +194,8 @@ class TopicManager:
     @ivar metadata: whose image is the truth.
     @ivar staticValues: what the broker's file says, by its keys.
     @ivar brokerId: of this broker.
+    @ivar findOf2011: gives the node of a topic of 2011 in the cluster's ZooKeeper, or L{None};
+        L{None}: there are no other brokers.
     @ivar replicas: decides what this broker does with a partition that others have, too, and calls
         L{lead} and L{unlead}; L{None}: there are no such partitions.
     """
@@ -210,6 +220,7 @@ class TopicManager:
         """
         self.metadata = metadata
         self.brokerId = brokerId
+        self.findOf2011: Callable[[str], Awaitable[str | None]] | None = None
         self.replicas: IReplicas | None = None
         self._directory = directory
         self._logManager = logManager
@@ -753,20 +764,25 @@ class TopicManager:
             text = f"Topic '{name}' is marked for deletion."
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
         if name not in image.removing.values() and self._isIn(name):
-            raise KafkaError(
-                ErrorCode.TOPIC_ALREADY_EXISTS,
-                f"Topic '{name}' already exists, for clients of Kafka 0.7.",
-            )
+            raise OtherProtocolError(name)
         try:
             return {key: checkTopicConfig(key, value) for key, value in configs.items()}
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
-    def isOf2011(self, name: str) -> bool:
-        """Whether a name belongs to clients of Kafka 0.7: no topic here can have it."""
-        image = self.image
-        isHere = name in image.topics or name in image.removing.values()
-        return not isHere and self._isIn(name)
+    async def checkOtherBrokers(self, name: str | None) -> None:
+        """
+        Check that the name of a new topic belongs to no topic of 2011, on whichever broker.
+
+        @raise OtherProtocolError: it does.
+        @raise PylogbrokerError: ZooKeeper cannot be asked.
+        """
+        if self.findOf2011 is None or not name or _NAME.fullmatch(name) is None:
+            return
+        if name not in self.image.topics:
+            found = await self.findOf2011(name)
+            if found is not None:
+                raise OtherProtocolError(name, f" ({found} in ZooKeeper)")
 
     def _isIn(self, name: str) -> bool:
         """Whether the directory has a partition of a topic, of either protocol."""
@@ -933,6 +949,7 @@ class TopicManager:
             factor = self.replicationFactor(image, name)
             return self.newTopic(image, name, partitionCount, configs or {}, factor), True
 
+        await self.checkOtherBrokers(name)
         isNew = await self.change(decide)
         topic = self.image.topics.get(name)
         if topic is None:

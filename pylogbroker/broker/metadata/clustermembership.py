@@ -19,6 +19,7 @@ from pylogbroker.broker.metadata.clusterregistration import ClusterRegistration
 from pylogbroker.broker.metadata.controllerservice import ControllerService, LeaderBalance
 from pylogbroker.broker.metadata.zookeeperlog import ZookeeperLog
 from pylogbroker.broker.metadatamanager import MetadataManager
+from pylogbroker.cluster import paths
 from pylogbroker.cluster.kafka.metadatalog import beginningOf
 from pylogbroker.cluster.metadataimage import Endpoint, MetadataImage, Record
 from pylogbroker.config.brokersettings import BrokerSettings, kafkaValues
@@ -213,6 +214,11 @@ class ClusterMembership:
         return self._worker.submit(
             lambda: writeRegistration(self._fileSystem, settings.logDir, kept)
         )
+
+    async def findOf2011(self, name: str) -> str | None:
+        """The node of a topic of 2011, which a broker of this ZooKeeper has or had; or L{None}."""
+        path = paths.topic(name)
+        return path if await self._log.zookeeper.exists(path) is not None else None
 
     def stop(self) -> None:
         """

@@ -135,6 +135,17 @@ class MetadataTests(MetadataCase):
         listed = self.bench.ask(METADATA, 13, messages.MetadataRequest(topics=None))
         self.assertEqual(self.codes(listed), [("new", 0)])
 
+    def test_topicOfAnotherBroker(self) -> None:
+        """So is the name of a topic of 2011 on another broker of the cluster."""
+
+        async def find(name: str) -> str | None:
+            return "/brokers/topics/old" if name == "old" else None
+
+        self.bench.topics.findOf2011 = find
+        response = self.bench.ask(METADATA, 13, wanted("old", "new"))
+        expected = [("old", ErrorCode.INVALID_TOPIC_EXCEPTION), ("new", 0)]
+        self.assertEqual(self.codes(response), expected)
+
     def test_createdWhileDeleted(self) -> None:
         """A topic that is being deleted is unknown, and is created when its client asks again."""
         self.bench.create("a")

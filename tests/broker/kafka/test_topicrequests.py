@@ -96,6 +96,19 @@ class CreateTests(TopicCase):
         self.assertEqual(bad.errorCode, ErrorCode.INVALID_PARTITIONS)
         self.assertEqual(self.counts, {})
 
+    def test_topicOfAnotherBroker(self) -> None:
+        """A topic of 2011 on another broker of the cluster has its name; ZooKeeper says so."""
+
+        async def find(name: str) -> str | None:
+            return "/brokers/topics/old" if name == "old" else None
+
+        self.bench.topics.findOf2011 = find
+        old, bad, good = self.create(topic("old"), topic("b/c"), topic("x"))
+        self.assertEqual(old.errorCode, ErrorCode.TOPIC_ALREADY_EXISTS)
+        self.assertIn("/brokers/topics/old in ZooKeeper", old.errorMessage)
+        self.assertEqual(bad.errorCode, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        self.assertEqual(good.errorCode, 0)
+
     def test_refused(self) -> None:
         """Each bad topic is refused with Kafka's code and text; the good one is created."""
         self.create(topic("a.b"))
