@@ -53,6 +53,11 @@ from pylogbroker.replication.replicafetch import (
 )
 from pylogbroker.storage.kafka.epochs import truncationFor
 
+_NOT_LEADING_YET = (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+"""A broker learns that it leads when it reads the metadata, perhaps later than its followers."""
+
+_DOUBLINGS_MAX = 10
+
 
 class FetchState(Enum):
     """What a follower is doing; the module's table says what follows."""
@@ -110,10 +115,13 @@ class FollowerSettings(NamedTuple):
     """
     @ivar isFlushed: whether an offset is named only when the records before it are flushed.
     @ivar backOffMs: C{replica.fetch.backoff.ms}.
+    @ivar firstBackOffMs: how long to wait for a broker that does not know yet that it leads. It
+        doubles with each answer of this kind, up to C{backOffMs}; -1: as long as for other errors.
     """
 
     isFlushed: bool = True
     backOffMs: int = 1_000
+    firstBackOffMs: int = -1
 
 
 class FollowerReplica:
@@ -124,6 +132,7 @@ class FollowerReplica:
     @ivar leaderEpoch: in which it leads.
     @ivar highWatermark: as far as the follower knows.
     @ivar logEndOffset: of the follower's log.
+    @ivar retryMs: while it is delayed: when it fetches again.
     """
 
     def __init__(
@@ -145,7 +154,8 @@ class FollowerReplica:
         self._flushedOffset = log.flushedOffset
         self._request: ReplicaFetch | None = None
         self._requestCount = 0
-        self._retryMs = 0
+        self._refusalCount = 0  # by a broker that does not know yet that it leads
+        self.retryMs = 0
         self._leaderHighWatermark = self._leaderLogStart = -1
         self.state = FetchState.IDLE
         self.leader, self.leaderEpoch = NO_LEADER, -1
@@ -164,6 +174,7 @@ class FollowerReplica:
             return []
         self.leader, self.leaderEpoch = leader, leaderEpoch
         self._request = None
+        self._refusalCount = 0
         self._leaderHighWatermark = self._leaderLogStart = -1
         if self.state in (FetchState.WRITING, FetchState.FLUSHING):
             return []
@@ -174,7 +185,7 @@ class FollowerReplica:
         What to ask the leader now, if anything. Its answer goes to L{answered}, or L{unanswered} is
         called.
         """
-        isDue = self.state is FetchState.DELAYED and nowMs >= self._retryMs
+        isDue = self.state is FetchState.DELAYED and nowMs >= self.retryMs
         if not isDue and self.state is not FetchState.READY:
             return None
         self._requestCount += 1
@@ -204,6 +215,11 @@ class FollowerReplica:
             isEmpty = request.lastFetchedEpoch == UNDEFINED
             if isEmpty or answer.logStartOffset > self.logEndOffset:
                 return self._write(StartOver(answer.logStartOffset))
+        if answer.error in _NOT_LEADING_YET and self._settings.firstBackOffMs >= 0:
+            first, most = self._settings.firstBackOffMs, self._settings.backOffMs
+            self._delay(nowMs + min(first << min(self._refusalCount, _DOUBLINGS_MAX), most))
+            self._refusalCount += 1
+            return []
         if answer.error is not ErrorCode.NONE:
             return self.unanswered(request, nowMs)
         if answer.diverging is not None:
@@ -219,8 +235,7 @@ class FollowerReplica:
     def unanswered(self, request: ReplicaFetch, nowMs: int) -> list[FollowerEffect]:
         """The connection was lost, or the leader has answered with an error."""
         if request == self._request:
-            self._request = None
-            self.state, self._retryMs = FetchState.DELAYED, nowMs + self._settings.backOffMs
+            self._delay(nowMs + self._settings.backOffMs)
         return []
 
     def appended(self, logEndOffset: int) -> list[FollowerEffect]:
@@ -264,6 +279,10 @@ class FollowerReplica:
         return self._leaderHighWatermark
 
     # -- rules
+
+    def _delay(self, untilMs: int) -> None:
+        self._request = None
+        self.state, self.retryMs = FetchState.DELAYED, untilMs
 
     @property
     def _isFlushed(self) -> bool:

@@ -45,11 +45,13 @@ class ReplicaSettings(NamedTuple):
     @ivar isFlushed: whether what is acknowledged is flushed, on the leader and on followers.
     @ivar lagTimeMaxMs: C{replica.lag.time.max.ms}.
     @ivar backOffMs: C{replica.fetch.backoff.ms}.
+    @ivar firstBackOffMs: as of L{FollowerSettings}.
     """
 
     isFlushed: bool = True
     lagTimeMaxMs: int = 30_000
     backOffMs: int = 1_000
+    firstBackOffMs: int = -1
 
 
 class PartitionReplica:
@@ -113,7 +115,11 @@ class PartitionReplica:
                 self._brokerEpoch,
                 self._log,
                 self._highWatermark,
-                FollowerSettings(self._settings.isFlushed, self._settings.backOffMs),
+                FollowerSettings(
+                    self._settings.isFlushed,
+                    self._settings.backOffMs,
+                    self._settings.firstBackOffMs,
+                ),
             )
         if partition.leaderEpoch > self.follower.leaderEpoch:
             self._log.followEpoch(partition.leaderEpoch)

@@ -90,6 +90,26 @@ class FetchTests(FollowerCase):
         self.assertIsNone(self.follower.nextFetch(1_999))
         self.assertEqual(self.ask(2_000).number, 3)
 
+    def test_notLeadingYet(self) -> None:
+        """
+        A broker that does not know yet that it leads is soon asked again: each time later, up to
+        the usual back-off. A later leader is waited for as shortly.
+        """
+        self.follow()
+        settings = FollowerSettings(True, 100, firstBackOffMs=20)
+        self.follower = FollowerReplica(2, 20, self.log, 6, settings)
+        nowMs = 0
+        for leaderEpoch in (5, 6):
+            self.follower.leaderChanged(1, leaderEpoch)
+            for waitMs in (20, 40, 80, 100, 100):
+                answer = ReplicaFetchAnswer(ErrorCode.UNKNOWN_LEADER_EPOCH)
+                self.follower.answered(self.ask(nowMs), answer, False, nowMs)
+                nowMs += waitMs
+                self.assertEqual(self.follower.retryMs, nowMs)
+                self.assertIsNone(self.follower.nextFetch(nowMs - 1))
+        self.follower.unanswered(self.ask(nowMs), nowMs)
+        self.assertEqual(self.follower.retryMs, nowMs + 100)
+
     def test_newLeader(self) -> None:
         """A new leader is asked at once, and the old one's answer is dropped."""
         self.follow()

@@ -83,6 +83,9 @@ from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.epochs import LeaderEpochs
 from pylogbroker.storage.partitionlog import MarkKind
 
+FIRST_BACK_OFF_MS = 20
+"""How long a follower waits at first for a broker that does not know yet that it leads."""
+
 TICK_MS = 500
 """How often a leader looks for followers that are behind, at the least."""
 
@@ -209,7 +212,10 @@ class ReplicaManager:
         self._sessions = sessions
         self._isFlushed = settings.logFlushAcksAll
         self._replicaSettings = ReplicaSettings(
-            True, settings.replicaLagTimeMaxMs, settings.replicaFetchBackoffMs
+            True,
+            settings.replicaLagTimeMaxMs,
+            settings.replicaFetchBackoffMs,
+            min(FIRST_BACK_OFF_MS, settings.replicaFetchBackoffMs),
         )
         self._fetchSettings = FetchSettings(
             settings.brokerId,
@@ -225,6 +231,8 @@ class ReplicaManager:
         self._lost: dict[HostedReplica, None] = {}  # to be given up, since their logs have failed
         self._isGivingUp = False
         self._gathering = Timer(clock)
+        self._delayed: dict[HostedReplica, None] = {}  # for less than the usual back-off
+        self._retryTimer = Timer(clock)
         self._epoch = -1
         self._followed: tuple[Any, ...] = ()
         self._timer = LoopingCall(self._tick)
@@ -252,6 +260,7 @@ class ReplicaManager:
         """
         self._isStopped = True
         self._gathering.stop()
+        self._retryTimer.stop()
         if self._timer.running:
             self._timer.stop()
         for fetcher in self._fetchers.values():
@@ -581,6 +590,26 @@ class ReplicaManager:
             self._write(replica, follower, self._append(replica, follower, data))
             return
         self._perform(replica, effects)
+        if follower.state is FetchState.DELAYED:
+            self._retryLater(replica, follower)
+
+    def _retryLater(self, replica: HostedReplica, follower: FollowerReplica) -> None:
+        """Where the usual back-off, for which the fetcher waits, is too long."""
+        leftMs = follower.retryMs - self.nowMs()
+        if leftMs < self._settings.replicaFetchBackoffMs:
+            self._delayed[replica] = None
+            if not self._retryTimer.isRunning:
+                self._retryTimer.start(leftMs + 1, self._retry)
+
+    def _retry(self) -> None:
+        delayed, self._delayed = self._delayed, {}
+        for replica in delayed:
+            follower = replica.follower
+            if follower is not None and follower.state is FetchState.DELAYED:
+                if follower.retryMs > self.nowMs():
+                    self._retryLater(replica, follower)
+                elif replica.fetcher is not None:
+                    replica.fetcher.wake(replica)
 
     def unanswered(
         self, replica: HostedReplica, follower: FollowerReplica, request: ReplicaFetch

@@ -9,6 +9,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.kafka.errors import KafkaError
+from pylogbroker.broker.kafka.replicas.replicamanager import FIRST_BACK_OFF_MS
 from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, batchLog
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.broker.metadata.journal import MetadataJournal
@@ -102,6 +103,25 @@ class RoleTests(ReplicaCase):
 
 class FollowTests(ReplicaCase):
     """What a follower does with its leader's answers."""
+
+    def test_leaderDoesNotKnowYet(self) -> None:
+        """A leader that has not read the metadata yet is asked again long before the back-off."""
+        self.put(0, PartitionImage(2, 1, 1, BOTH, BOTH))
+        clock, manager = self.bench.brokers[1].clock, self.bench.brokers[1].kafka.replicas
+        replica = manager._replicas[self.partition(0)]
+        follower = replica.follower
+        assert follower is not None
+        request = follower.nextFetch(manager.nowMs() + 60_000)
+        assert request is not None
+        answer = ReplicaFetchAnswer(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        manager.answered(replica, follower, request, answer, None)
+        soonMs = follower.retryMs
+        self.assertEqual(soonMs - manager.nowMs(), FIRST_BACK_OFF_MS)
+        clock.advance((FIRST_BACK_OFF_MS - 1) / 1000)
+        self.assertEqual(follower.retryMs, soonMs)
+        clock.advance(0.003)
+        self.bench.settle()  # it has asked, and does not reach the broker
+        self.assertEqual(follower.retryMs, manager.nowMs() + 1_000)
 
     def test_logStart(self) -> None:
         """The log begins where the leader's does when the watermark moves, not an answer later."""
