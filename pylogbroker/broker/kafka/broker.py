@@ -355,16 +355,6 @@ class KafkaBroker:
             },
         )
         self.clusterStatus = ClusterStatus(self.metadata, self._settings.brokerId, self.cluster)
-<<<<<<< HEAD
-=======
-        self.replicas = ReplicaManager(
-            self._clock, self.topics, logManager, self.brokerConnections, self._settings
-        )
-        self.topics.replicas = self.replicas
-        if self.cluster is not None:
-            self.topics.findOf2011 = self.cluster.findOf2011
-        self.cleaner = self._makeCleaner(directory, logManager)
->>>>>>> 9ff89568 (A new topic in a cluster is refused the name of a topic of 2011 on another broker)
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
         )
@@ -372,6 +362,8 @@ class KafkaBroker:
             self._clock, self.topics, logManager, self.brokerConnections, self._settings, sessions
         )
         self.topics.replicas = self.replicas
+        if self.cluster is not None:
+            self.topics.findOf2011 = self.cluster.findOf2011
         self.cleaner = self._makeCleaner(directory, logManager)
         self._fetches = fetch = FetchRequests(
             broker,
