@@ -35,7 +35,7 @@ from pylogbroker.cluster.metadataimage import (
     TopicRecord,
 )
 from pylogbroker.cluster.quotas import QuotaEntity, entityOf
-from pylogbroker.config.topicconfigs import SERVER_CONFIGS, checkTopicConfig
+from pylogbroker.config.topicconfigs import DYNAMIC_CONFIGS, checkTopicConfig
 from pylogbroker.coordinator.groupconfigs import checkGroupConfig
 from pylogbroker.errors import CorruptLogError, PylogbrokerError, StorageError
 from pylogbroker.interfaces import IFileSystem
@@ -353,7 +353,7 @@ class _ApacheMetadata:
 
 
 def _checkBroker(name: str, value: str) -> str:
-    config = SERVER_CONFIGS.get(name)
+    config = DYNAMIC_CONFIGS.get(name)
     if config is None:
         raise ValueError(f"{name} cannot be changed while the broker runs")
     return config.check(value)

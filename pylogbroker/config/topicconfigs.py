@@ -2,14 +2,14 @@
 The settings of topics in today's protocol: every one of Kafka 4.3, with type, default and meaning.
 
 A setting is I{honoured}, or I{refused} unless it has its default: to take a value that has no
-effect would be a lie. The settings of throttled replicas and of remote storage are refused: there
-is no throttle for reassignments, and no tier. A topic's setting overrides the broker's, whose key
-is C{serverKey}; without either the default holds.
+effect would be a lie. The settings of remote storage are refused: there is no tier. A topic's
+setting overrides the broker's, whose key is C{serverKey}; without either the default holds.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -21,6 +21,14 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 VALUE_LENGTH_MAX = 1000
 """Characters of a setting's value; each is kept in the metadata's journal."""
+REPLICAS_LENGTH_MAX = 65_536
+"""Characters of a list of replicas."""
+ALL_REPLICAS = "*"
+LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
+LEADER_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED_RATE = "follower.replication.throttled.rate"
+FOLLOWER_THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
+_REPLICA = re.compile("[0-9]+:[0-9]+", re.ASCII)
 
 
 class ConfigType(IntEnum):
@@ -47,6 +55,7 @@ class TopicConfig:
     @ivar alternative: a number that is valid, too, outside of L{low} to L{high}.
     @ivar choices: valid texts, of a list for each element; empty: any.
     @ivar isHonoured: whether another value than the default is accepted.
+    @ivar isOfReplicas: whether the elements of a list are C{partition:broker}.
     """
 
     name: str
@@ -59,6 +68,7 @@ class TopicConfig:
     choices: tuple[str, ...] = ()
     isHonoured: bool = True
     alternative: int | None = None
+    isOfReplicas: bool = False
 
     def check(self, text: str) -> str:
         """
@@ -66,8 +76,9 @@ class TopicConfig:
 
         @raise ValueError: why it is not valid, as a sentence that names the setting.
         """
-        if len(text) > VALUE_LENGTH_MAX:
-            reason = f"Value must be no longer than {VALUE_LENGTH_MAX} characters"
+        lengthMax = REPLICAS_LENGTH_MAX if self.isOfReplicas else VALUE_LENGTH_MAX
+        if len(text) > lengthMax:
+            reason = f"Value must be no longer than {lengthMax} characters"
             raise self._error(f"{text[:20]}...", reason)
         text = text.strip()
         if self.type is ConfigType.BOOLEAN:
@@ -89,6 +100,12 @@ class TopicConfig:
         return text
 
     def _checkChoices(self, text: str, parts: list[str]) -> None:
+        if self.isOfReplicas and text != ALL_REPLICAS and not all(map(_REPLICA.fullmatch, parts)):
+            reason = (
+                f"it must be '{ALL_REPLICAS}' or a list of replicas in the form"
+                " [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+            )
+            raise self._error(text, reason)
         if self.choices and any(part not in self.choices for part in parts):
             raise self._error(text, f"String must be one of: {', '.join(self.choices)}")
 
@@ -203,11 +220,13 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
             "Milliseconds after which the log is flushed.",
             low=0,
         ),
-        _refused(
-            "follower.replication.throttled.replicas",
+        TopicConfig(
+            FOLLOWER_THROTTLED_REPLICAS,
             _T.LIST,
             "",
-            "Replicas whose fetching is throttled.",
+            "",
+            "Replicas whose fetching is throttled: partition:broker, with commas, or *.",
+            isOfReplicas=True,
         ),
         TopicConfig(
             "index.interval.bytes",
@@ -217,11 +236,14 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
             "Bytes between two entries of an index.",
             low=0,
         ),
-        _refused(
-            "leader.replication.throttled.replicas",
+        TopicConfig(
+            LEADER_THROTTLED_REPLICAS,
             _T.LIST,
             "",
-            "Replicas whose serving is throttled.",
+            "",
+            "Leaders that are throttled when they serve replicas that are behind: "
+            "partition:broker, with commas, or *.",
+            isOfReplicas=True,
         ),
         _refused(
             "local.retention.bytes", _T.LONG, "-2", "Bytes that stay on the disk beside a tier."
@@ -384,6 +406,33 @@ SERVER_CONFIGS: Mapping[str, TopicConfig] = {
     if each.serverKey and each.isHonoured
 }
 """The settings of the broker that can be changed while it runs: defaults of those of topics."""
+
+THROTTLE_CONFIGS: Mapping[str, TopicConfig] = {
+    each.name: each
+    for each in (
+        TopicConfig(
+            FOLLOWER_THROTTLED_RATE,
+            _T.LONG,
+            str(LONG_MAX),
+            FOLLOWER_THROTTLED_RATE,
+            "Bytes in a second that the broker fetches for throttled replicas that are behind.",
+            low=0,
+        ),
+        TopicConfig(
+            LEADER_THROTTLED_RATE,
+            _T.LONG,
+            str(LONG_MAX),
+            LEADER_THROTTLED_RATE,
+            "Bytes in a second that the broker sends of throttled leaders to replicas that are "
+            "behind.",
+            low=0,
+        ),
+    )
+}
+"""Settings of the broker that are only set while it runs."""
+
+DYNAMIC_CONFIGS: Mapping[str, TopicConfig] = {**SERVER_CONFIGS, **THROTTLE_CONFIGS}
+"""All settings of the broker that can be changed while it runs."""
 
 OTHER_UNITS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),

@@ -445,6 +445,16 @@ def brokerFamilies(picture: BrokerSnapshot, version: str) -> list[Family]:
         ),
         *_apis(picture.counters["apis"]),
         *_compaction(picture.counters["compactions"]),
+        _by(
+            "side",
+            "pylogbroker_throttled_replication_bytes_total",
+            "Bytes copied of replicas to which a throttle applies: sent by leaders, fetched by"
+            " followers.",
+            {
+                side: picture.counters["replication"][f"{side}ThrottledSize"]
+                for side in ("leader", "follower")
+            },
+        ),
         *_groups(picture),
         *_cluster(picture.cluster),
     ]

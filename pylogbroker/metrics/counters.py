@@ -314,6 +314,20 @@ class ConsumerCounters:
         return counters
 
 
+class ReplicationCounters(Counters):
+    """
+    What was copied of replicas to which a throttle applies.
+
+    @ivar leaderThrottledSize: bytes that were sent to followers.
+    @ivar followerThrottledSize: bytes that were fetched from leaders.
+    """
+
+    __slots__ = ("followerThrottledSize", "leaderThrottledSize")
+
+    leaderThrottledSize: int
+    followerThrottledSize: int
+
+
 class BrokerCounters:
     """
     The counters of a broker.
@@ -330,6 +344,7 @@ class BrokerCounters:
         "connections",
         "flushes",
         "otherTopics",
+        "replication",
         "requests",
         "topicCountMax",
         "topics",
@@ -341,6 +356,7 @@ class BrokerCounters:
         self.connections = ConnectionCounters()
         self.flushes = FlushCounters()
         self.compactions = CompactionCounters()
+        self.replication = ReplicationCounters()
         self.apis: dict[str, ApiCounters] = {}
         self.topics: dict[str, TopicCounters] = {}
         self.otherTopics = TopicCounters()
@@ -372,10 +388,9 @@ class BrokerCounters:
 
     def snapshot(self) -> dict[str, object]:
         """
-        A copy of all numbers: C{requests}, C{connections}, C{flushes}, C{compactions}, C{apis},
-        C{allTopics} and
-        C{otherTopics} by name, and C{topics} with such a dictionary for each topic (spec-0.7
-        metrics §2).
+        A copy of all numbers: C{requests}, C{connections}, C{flushes}, C{compactions},
+        C{replication}, C{apis}, C{allTopics} and C{otherTopics} by name, and
+        C{topics} with such a dictionary for each topic (spec-0.7 metrics §2).
         """
         topics = {name: counters.snapshot() for name, counters in self.topics.items()}
         others = self.otherTopics.snapshot()
@@ -384,6 +399,7 @@ class BrokerCounters:
             "connections": self.connections.snapshot(),
             "flushes": self.flushes.snapshot(),
             "compactions": self.compactions.snapshot(),
+            "replication": self.replication.snapshot(),
             "apis": {name: each.snapshot() for name, each in sorted(self.apis.items())},
             "allTopics": {
                 name: sum(each[name] for each in (others, *topics.values())) for name in others

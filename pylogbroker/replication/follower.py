@@ -278,6 +278,11 @@ class FollowerReplica:
         """
         return self._leaderHighWatermark
 
+    @property
+    def isCaughtUp(self) -> bool:
+        """Whether it has what the leader has committed, as far as it knows."""
+        return 0 <= self._leaderHighWatermark <= self.logEndOffset
+
     # -- rules
 
     def _delay(self, untilMs: int) -> None:

@@ -69,7 +69,10 @@ class CheckTests(SynchronousTestCase):
             ("min.cleanable.dirty.ratio", "1.5"),
             ("remote.storage.enable", "true"),
             ("preallocate", "true"),
-            ("leader.replication.throttled.replicas", "0:1"),
+            ("leader.replication.throttled.replicas", "0:1,2"),
+            ("leader.replication.throttled.replicas", "*,0:1"),
+            ("follower.replication.throttled.replicas", "0:-1"),
+            ("follower.replication.throttled.replicas", "none"),
         ):
             error = self.assertRaises(ValueError, checkTopicConfig, name, text)
             self.assertIn(name, str(error))
@@ -78,6 +81,15 @@ class CheckTests(SynchronousTestCase):
         self.assertIn(
             "Null value", str(self.assertRaises(ValueError, checkTopicConfig, "flush.ms", None))
         )
+
+    def test_replicas(self) -> None:
+        """Lists of replicas may be long, up to a limit; spaces are dropped."""
+        key = "leader.replication.throttled.replicas"
+        for text, value in (("", ""), ("*", "*"), ("0:1, 1:2 ", "0:1,1:2"), ("7:100", "7:100")):
+            self.assertEqual(checkTopicConfig(key, text), value)
+        long = ",".join(f"{number}:1" for number in range(3_000))
+        self.assertEqual(checkTopicConfig(key, long), long)
+        self.assertRaises(ValueError, checkTopicConfig, key, f"{long},{'1' * 60_000}:1")
 
     def test_effective(self) -> None:
         """A topic's setting comes before the broker's, and that before the default."""

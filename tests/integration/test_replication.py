@@ -29,6 +29,7 @@ from pylogbroker.programs.localcluster import LocalCluster, ProcessCluster
 from pylogbroker.storage import partitionlog
 from pylogbroker.storage.files import writeAll
 from pylogbroker.types import TopicPartition
+from tests.cli.commands import performAtOnce
 from tests.integration.test_twistedclients import ClientCase
 
 BROKERS = (1, 2, 3)
@@ -229,7 +230,12 @@ class ReplicaTests(ClientCase):
     timeout = 20
 
     async def setUp(self) -> None:  # type: ignore[override]
-        properties = {**PROPERTIES, "log.flush.acks.all": "false", "log.flush.before.read": "false"}
+        properties = {
+            **PROPERTIES,
+            "log.flush.acks.all": "false",
+            "log.flush.before.read": "false",
+            "replica.fetch.max.bytes": "40000",
+        }
         self.cluster = LocalCluster(reactor, self.mktemp(), len(BROKERS), properties)
         self.addCleanup(self.cluster.stop)
         await self.cluster.start()
@@ -266,6 +272,12 @@ class ReplicaTests(ClientCase):
     def partitionImage(self, topic: str = "t") -> Any:
         image = self.cluster.brokers[2].service.kafka.metadata.image
         return image.topics[topic].partitions[0]
+
+    def throttles(self, topic: str) -> list[str]:
+        """Those of a topic and of brokers, as broker 1 knows them."""
+        image = self.cluster.brokers[1].service.kafka.metadata.image
+        found = [image.topics[topic].configs, *image.brokerConfigs.values()]
+        return [key for configs in found for key in configs if "throttled" in key]
 
     async def inSync(self, *brokers: int) -> None:
         await self.until(lambda: set(self.partitionImage().inSync) == set(brokers))
@@ -331,6 +343,33 @@ class ReplicaTests(ClientCase):
         await sending
         found = await self.consumed("t", 2)
         self.assertEqual([each.value for each in found[0]], [b"1", b"2"])
+
+    async def test_throttle(self) -> None:
+        """
+        A reassignment with a throttle copies no faster, while other topics go on; its end removes
+        the throttle.
+        """
+        await self.admin().createTopics([NewTopic("u", replicas={0: (1,)})])
+        await self.until(lambda: self.partition(1, "u"))
+        await self.send([bytes(10_000)] * 20, "u", batch_size="20000")
+        plan = b'{"partitions": [{"topic": "u", "partition": 0, "replicas": [2, 3]}]}'
+        servers = self.cluster.addresses[1]
+        words = ("partition", "reassign", "-", "--execute", "--throttle", "200000")
+        startedAt = reactor.seconds()
+        moving = deferToThread(performAtOnce, *words, "--bootstrap-server", servers, input=plan)
+        await self.until(lambda: self.partition(2, "u"))
+        await self.send([b"1"] * 10)
+        outcome = await moving
+        self.assertEqual(outcome.code, 0, outcome.errors)
+        self.assertIn("the throttles are removed", outcome.errors)
+        # Two copies of 200 kB go through one leader.
+        self.assertGreater(reactor.seconds() - startedAt, 1)
+        self.assertEqual(self.partitionImage("u").replicas, (2, 3))
+        counters = {each: self.cluster.brokers[each].service.counters for each in BROKERS}
+        self.assertGreater(counters[1].replication.leaderThrottledSize, 400_000)
+        for broker in (2, 3):
+            self.assertGreater(counters[broker].replication.followerThrottledSize, 200_000)
+        await self.until(lambda: not self.throttles("u"))
 
     async def test_deleted(self) -> None:
         """A deleted topic is removed from all brokers, and one of its name begins anew."""

@@ -111,6 +111,7 @@ class BrokerCountersTests(SynchronousTestCase):
         counters.compactions.compacted(10, 4, 1.5)
         counters.api("Metadata").handled(0.5, 3)
         counters.api("Metadata").handled(0.25, 0)
+        counters.replication.leaderThrottledSize += 1
         after = counters.snapshot()
         groups = [
             "allTopics",
@@ -118,6 +119,7 @@ class BrokerCountersTests(SynchronousTestCase):
             "compactions",
             "connections",
             "flushes",
+            "replication",
             "requests",
             "topics",
         ]

@@ -359,7 +359,13 @@ class KafkaBroker:
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
         )
         self.replicas = ReplicaManager(
-            self._clock, self.topics, logManager, self.brokerConnections, self._settings, sessions
+            self._clock,
+            self.topics,
+            logManager,
+            self.brokerConnections,
+            self._settings,
+            sessions,
+            self._counters.replication,
         )
         self.topics.replicas = self.replicas
         if self.cluster is not None:

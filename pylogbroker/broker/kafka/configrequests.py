@@ -5,7 +5,8 @@ rules that other requests do not need.
 A setting's source is the most special one that has it: the topic, the broker while it runs, all
 brokers while they run, the broker's file, the default. The others are its synonyms, in this order.
 The broker's settings that can be changed while it runs are the defaults of topic settings
-(C{log.retention.ms} for C{retention.ms}); all others are shown, and refused by name.
+(C{log.retention.ms} for C{retention.ms}), and the rates of throttled replicas; all others are
+shown, and refused by name.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from pylogbroker.cluster.metadataimage import (
     Record,
 )
 from pylogbroker.config.topicconfigs import (
+    DYNAMIC_CONFIGS,
     LONG_MAX,
     OTHER_UNITS,
     SERVER_CONFIGS,
+    THROTTLE_CONFIGS,
     TOPIC_CONFIGS,
     ConfigType,
     EffectiveConfigs,
@@ -104,7 +107,7 @@ class BrokerConfig(NamedTuple):
 
 
 _DEFAULTS: Mapping[str, str] = {
-    **{key: each.default for key, each in SERVER_CONFIGS.items() if key not in OTHER_UNITS},
+    **{key: each.default for key, each in DYNAMIC_CONFIGS.items() if key not in OTHER_UNITS},
     "log.preallocate": "false",
     "log.retention.hours": "168",
     "log.roll.hours": "168",
@@ -234,10 +237,13 @@ class ConfigRequests:
         if resource.resourceType == ResourceType.BROKER:
             if name:
                 self._checkBroker(name, "Broker", " or empty string, but")
-                wanted = _wanted(resource, sorted((*self._brokerConfigs, *SERVER_CONFIGS)))
+                # As by Kafka, those that are only dynamic are there when they are set.
+                found = (each for each in THROTTLE_CONFIGS if self._isSet(each, name))
+                names = sorted((*self._brokerConfigs, *SERVER_CONFIGS, *found))
+                wanted = _wanted(resource, names)
             else:
-                current = self._topics.image.brokerConfigs.get("", {})
-                wanted = _wanted(resource, (each for each in SERVER_CONFIGS if each in current))
+                names = [each for each in DYNAMIC_CONFIGS if self._isSet(each)]
+                wanted = _wanted(resource, names)
             return [self._brokerConfig(each, request, bool(name)) for each in wanted]
         if resource.resourceType == ResourceType.GROUP:
             if not name:
@@ -246,6 +252,11 @@ class ConfigRequests:
             return [self._groupConfig(name, each, request) for each in wanted]
         kind = ResourceType(resource.resourceType).name
         raise _invalid(f"Unsupported resource type: {kind}")
+
+    def _isSet(self, key: str, *owners: str) -> bool:
+        """Whether a setting is changed while brokers run: of all, or of one of C{owners}."""
+        configs = self._topics.image.brokerConfigs
+        return any(key in configs.get(each, {}) for each in ("", *owners))
 
     def _checkBroker(self, name: str, kind: str, expected: str) -> None:
         try:
@@ -272,7 +283,7 @@ class ConfigRequests:
         return _result(name, synonyms[0][1], config.type, config.doc, synonyms, request)
 
     def _brokerConfig(self, name: str, request: Any, isOfBroker: bool) -> Any:
-        config = SERVER_CONFIGS.get(name)
+        config = DYNAMIC_CONFIGS.get(name)
         if config is not None:
             synonyms = _serverSynonyms(self._topics, name, self._topics.staticValues, _DEFAULTS)
             if not isOfBroker:
@@ -377,7 +388,7 @@ class ConfigRequests:
         if resource.resourceType == ResourceType.BROKER:
             if resource.resourceName:
                 self._checkBroker(resource.resourceName, "Node", ", but")
-            unknown = [each.name for each in given if each.name not in SERVER_CONFIGS]
+            unknown = [each.name for each in given if each.name not in DYNAMIC_CONFIGS]
             if unknown:
                 text = f"Cannot update these configs dynamically: [{', '.join(unknown)}]"
                 raise _invalid(text)
@@ -414,7 +425,7 @@ class ConfigRequests:
             kind, owner = (BROKER if name else CLUSTER_DEFAULT), name
             current = image.brokerConfigs.get(name, {})
             changes = changed(resource, current, self._brokerDefault)
-            checked = _checked(changes, lambda key, value: SERVER_CONFIGS[key].check(value))
+            checked = _checked(changes, lambda key, value: DYNAMIC_CONFIGS[key].check(value))
             if image.brokers:
                 _checkClusterWide(name, current, checked)
         if validateOnly:
@@ -542,7 +553,7 @@ def _incrementallyChanged(
         if operation == ConfigOperation.DELETE:
             value = None
         elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
-            config = TOPIC_CONFIGS.get(name) or SERVER_CONFIGS.get(name)
+            config = TOPIC_CONFIGS.get(name) or DYNAMIC_CONFIGS.get(name)
             if config is None or config.type is not ConfigType.LIST:
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,

@@ -18,6 +18,8 @@ yet, so that followers know it soon; but neither it nor records are sent while t
 requests (L{pylogbroker.broker.logmanager}). From a broker that is no replica, or was registered
 anew since, it is refused.
 
+A replica that is behind may be throttled (KIP-73): then the answers have its other partitions.
+
 A consumer may read from a follower, too (KIP-392), from version 11 on: what that knows to be
 committed. Where a selector is set (C{replica.selector.class}), a leader tells a consumer that
 names its rack which follower to ask instead, at once; and it answers a follower's fetch that waits
@@ -187,6 +189,14 @@ class IReadReplicas(Protocol):
 
     def leaderHighWatermark(self, partition: Partition) -> int:
         """What the leader of a partition that is followed has told last; -1: nothing."""
+        ...
+
+    def isReadThrottled(self, partition: Partition, replicaId: int) -> bool:
+        """Whether a follower is given no records of a partition now."""
+        ...
+
+    def onReplicaRead(self, partition: Partition, size: int) -> None:
+        """So many bytes of records of a partition are sent to a follower."""
         ...
 
 
@@ -516,6 +526,8 @@ class _Fetch:
             return EMPTY_SLICE
         sizeMax = min(read.wanted.partitionMaxBytes, left)
         isCommitted, isReplica = self._isCommitted, self._isReplica
+        if isReplica and self._isThrottled(read.partition):
+            return EMPTY_SLICE
         if isCommitted:
             read.aborted = log.abortedFrom(offset)
         try:
@@ -523,6 +535,10 @@ class _Fetch:
         except PylogbrokerError as error:
             read.error = self._failure(read, error)
             return EMPTY_SLICE
+
+    def _isThrottled(self, partition: Partition) -> bool:
+        replicas = self._owner.replicas
+        return replicas is not None and replicas.isReadThrottled(partition, self._request.replicaId)
 
     def _failure(self, read: _Read, error: PylogbrokerError) -> KafkaError:
         """Why nothing can be read: the topic may have been removed since the request came."""
@@ -815,6 +831,8 @@ class _Fetch:
             topic = read.partition.topicPartition.topic
             if not self._isReplica:
                 self._counters.topic(topic).fetchedSize += result.size
+            elif self._owner.replicas is not None:
+                self._owner.replicas.onReplicaRead(read.partition, result.size)
         if self._isReplica:
             read.partition.sentWatermarks[self._request.replicaId] = result.highWatermark
         writer.partition(

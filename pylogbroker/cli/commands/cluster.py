@@ -451,6 +451,12 @@ kafka-reassign-partitions.sh read.
             option("file FILE", "Kafka's JSON of reassignments; - is standard input"),
             flag("--cancel", "stop the reassignments of these partitions that are under way"),
             option("--save FILE", "first write the present replicas to a new file: the way back"),
+            option(
+                "--throttle BYTES",
+                "bytes in a second that each broker may send, and fetch, for the new replicas; "
+                "given again, it changes what is under way",
+                positive,
+            ),
             _NO_WAIT,
             _EXECUTE,
             *AT_BOOTSTRAP,
@@ -459,11 +465,13 @@ kafka-reassign-partitions.sh read.
 examples:
   pylogbroker partition reassign plan.json --bootstrap-server log1:9092
   pylogbroker partition reassign plan.json --execute --bootstrap-server log1:9092
+  pylogbroker partition reassign plan.json --execute --throttle 9000000 --bootstrap-server log1:9092
   pylogbroker partition reassign plan.json --cancel --bootstrap-server log1:9092
 
 Without --execute the changes are only shown. With it they begin, and the command tells how many are
-complete, until all are. They go on when it is ended: run it again to wait again. The exit code is 1
-when one is refused.
+complete, until all are. They go on when it is ended: run it again to wait again. A throttle is
+removed when all are complete, or with --cancel; a command that is ended, or does not wait, leaves
+it: run it again, without --no-wait. The exit code is 1 when a reassignment is refused.
 """,
         isBlocking=True,
     ),

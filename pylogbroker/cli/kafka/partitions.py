@@ -3,7 +3,8 @@ C{partition}: leaders and replicas of today's Kafka: elections, plans and their 
 
 What changes something is shown first, and C{--execute} does it. A reassignment copies data; the
 command waits for its end, and shows how far it is. A command that is ended does not end the
-reassignment: the same file is the way to watch it again, or to stop it.
+reassignment: the same file is the way to watch it again, or to stop it. A throttle is set and
+removed by the settings of topics and brokers, as Kafka's tool does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from pylogbroker.cluster.kafka.reassignment import (
     formatReassignment,
     parseReassignment,
     planReassignment,
+    throttledReplicas,
 )
-from pylogbroker.errors import InvalidReplicaAssignmentError
+from pylogbroker.config.topicconfigs import (
+    FOLLOWER_THROTTLED_RATE,
+    FOLLOWER_THROTTLED_REPLICAS,
+    LEADER_THROTTLED_RATE,
+    LEADER_THROTTLED_REPLICAS,
+)
+from pylogbroker.errors import BrokerConnectionError, InvalidReplicaAssignmentError
 from pylogbroker.net.deferreds import batched
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -34,6 +42,9 @@ from pylogbroker.types import TopicPartition, formatCount
 
 PREFERRED, UNCLEAN = 0, 1
 """Kinds of elections, as on the wire."""
+
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
+_SET, _DELETE = 0, 1
 
 LOOK_SECONDS = 1
 """How often a reassignment under way is looked at."""
@@ -295,7 +306,18 @@ def reassignPartitions(options: Namespace, streams: Streams, pause: Pause = slee
             return 0
         if options.save:
             writeNewFile(options.save, formatReassignment(current))
-        return carryOut(cluster, wanted, plan, options, streams, pause)
+        if options.throttle is not None:
+            sources = {
+                where: [each for each in current[where] if each not in moving[where].addingReplicas]
+                if where in moving
+                else current[where]
+                for where in wanted
+            }
+            _throttle(cluster, sources, wanted, options.throttle, streams)
+        code = carryOut(cluster, wanted, plan, options, streams, pause)
+        if code or not options.noWait:
+            _removeThrottles(cluster, wanted, streams)
+        return code
 
 
 def carryOut(
@@ -414,4 +436,113 @@ def _cancel(
     for error in refused.values():
         streams.warn(str(error))
     streams.say(f"stopped {formatCount(len(places) - len(refused), 'reassignment')}")
+    _removeThrottles(cluster, places, streams)
     return 1 if refused else 0
+
+
+# -- throttles
+
+
+def _throttle(
+    cluster: KafkaCluster,
+    sources: Mapping[TopicPartition, Sequence[int]],
+    targets: Mapping[TopicPartition, Sequence[int]],
+    rate: int,
+    streams: Streams,
+) -> None:
+    """
+    Limit what is copied to new replicas.
+
+    @param sources: the replicas before, of all partitions of C{targets}.
+    @param rate: bytes in a second, of each broker as a leader, and as a follower.
+    """
+    topics = throttledReplicas(sources, targets)
+    if not topics:
+        return
+    for name, replicas in topics.items():
+        keys = (LEADER_THROTTLED_REPLICAS, FOLLOWER_THROTTLED_REPLICAS)
+        _alterTopic(cluster, name, dict(zip(keys, replicas, strict=True)))
+    moved = [where for where, target in targets.items() if {*target} - {*sources[where]}]
+    brokers = {each for where in moved for each in (*sources[where], *targets[where])}
+    rates = {LEADER_THROTTLED_RATE: str(rate), FOLLOWER_THROTTLED_RATE: str(rate)}
+    _alterBrokers(cluster, sorted(brokers), rates, streams)
+    streams.say(f"copying is throttled to {rate} bytes in a second for each broker")
+
+
+def _removeThrottles(
+    cluster: KafkaCluster, places: Iterable[TopicPartition], streams: Streams
+) -> None:
+    """
+    Remove the throttles of topics that do not move any more; and those of the brokers, if no topic
+    does. Where the topics of C{places} have none, nothing is changed: an operator may have set some
+    by hand.
+    """
+    moving = {where.topic for where in reassignments(cluster)}
+    names = sorted({where.topic for where in places} - moving)
+    keys = (LEADER_THROTTLED_REPLICAS, FOLLOWER_THROTTLED_REPLICAS)
+    cls = messages.DescribeConfigsRequest
+    throttled = []
+    for some in batched(names, BATCH_COUNT):
+        resources = [
+            cls.DescribeConfigsResource(
+                resourceType=_TOPIC_RESOURCE, resourceName=name, configurationKeys=[*keys]
+            )
+            for name in some
+        ]
+        for found in cluster.ask(ApiKey.DESCRIBE_CONFIGS, cls(resources=resources)).results:
+            checkCode(found.errorCode, f"topic {found.resourceName}", found.errorMessage)
+            if any(each.value for each in found.configs):
+                throttled.append(found.resourceName)
+    if not throttled:
+        return
+    for name in throttled:
+        _alterTopic(cluster, name, dict.fromkeys(keys))
+    if moving:
+        streams.say("the brokers' throttles stay, since other reassignments are under way")
+        return
+    rates = dict.fromkeys((LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE))
+    brokers = [each.nodeId for each in cluster.metadata(()).brokers]
+    _alterBrokers(cluster, sorted(brokers), rates, streams)
+    streams.say("the throttles are removed")
+
+
+def _alterTopic(cluster: KafkaCluster, name: str, values: Mapping[str, str | None]) -> None:
+    body = _changeOf(_TOPIC_RESOURCE, name, values)
+    [found] = cluster.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, body).responses
+    checkCode(found.errorCode, f"topic {name}", found.errorMessage)
+
+
+def _alterBrokers(
+    cluster: KafkaCluster,
+    brokers: Iterable[int],
+    values: Mapping[str, str | None],
+    streams: Streams,
+) -> None:
+    """Change settings of brokers; each is asked itself, and one that is gone is named."""
+    for number in brokers:
+        body = _changeOf(_BROKER_RESOURCE, str(number), values)
+        try:
+            answer = cluster.broker(number).request(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
+        except BrokerConnectionError as error:
+            streams.warn(f"the throttle of broker {number} is as before: {error}")
+            continue
+        [found] = answer.responses
+        checkCode(found.errorCode, f"broker {number}", found.errorMessage)
+
+
+def _changeOf(kind: int, name: str, values: Mapping[str, str | None]) -> Any:
+    """
+    A request that changes settings.
+
+    @param values: by key; L{None} removes one.
+    """
+    cls = messages.IncrementalAlterConfigsRequest
+    changes = [
+        cls.AlterableConfig(
+            name=key, configOperation=_DELETE if value is None else _SET, value=value
+        )
+        for key, value in values.items()
+    ]
+    return cls(
+        resources=[cls.AlterConfigsResource(resourceType=kind, resourceName=name, configs=changes)]
+    )

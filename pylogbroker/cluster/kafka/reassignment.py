@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pylogbroker.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 from pylogbroker.types import TopicPartition
@@ -248,6 +248,42 @@ class _Plan:
 
 
 # -- Kafka's JSON
+
+
+class ThrottledReplicas(NamedTuple):
+    """
+    What a topic's settings throttle: pairs C{partition:broker}, with commas.
+
+    @ivar leaders: which serve new replicas (C{leader.replication.throttled.replicas}).
+    @ivar followers: the new replicas (C{follower.replication.throttled.replicas}).
+    """
+
+    leaders: str
+    followers: str
+
+
+def throttledReplicas(
+    sources: Mapping[TopicPartition, Sequence[int]],
+    targets: Mapping[TopicPartition, Sequence[int]],
+) -> dict[str, ThrottledReplicas]:
+    """
+    What to throttle while partitions move, as Kafka's tool does: each replica that has a partition
+    before, since it may lead, and each that is new.
+
+    @param sources: the replicas before, of all partitions of C{targets}.
+    @return: by topic; those without new replicas are left out.
+    """
+    leaders: dict[str, list[str]] = defaultdict(list)
+    followers: dict[str, list[str]] = defaultdict(list)
+    for where, target in sorted(targets.items()):
+        new = [each for each in target if each not in sources[where]]
+        if new:
+            leaders[where.topic] += [f"{where.partition}:{each}" for each in sorted(sources[where])]
+            followers[where.topic] += [f"{where.partition}:{each}" for each in new]
+    return {
+        name: ThrottledReplicas(",".join(leaders[name]), ",".join(found))
+        for name, found in followers.items()
+    }
 
 
 def formatReassignment(assignment: Mapping[TopicPartition, Sequence[int]]) -> str:

@@ -305,6 +305,37 @@ class AlterTests(ConfigCase):
         self.assertEqual(code, ErrorCode.INVALID_CONFIG)
         self.assertIn("log.roll.ms", text or "")
 
+    def test_throttles(self) -> None:
+        """
+        Throttles of replication are set for brokers and topics as by Kafka's tools, described only
+        while they are set, and removed together with a key that this broker does not have.
+        """
+        rate = "leader.replication.throttled.rate"
+        replicas = "leader.replication.throttled.replicas"
+        self.assertNotIn(rate, self.describe(BROKER, "0"))
+        self.assertEqual(self.change(BROKER, "0", (rate, SET, "1000")), (0, None))
+        found = self.describe(BROKER, "0")[rate]
+        self.assertEqual(
+            (found.value, found.configSource, found.readOnly),
+            ("1000", ConfigSource.DYNAMIC_BROKER, False),
+        )
+        self.assertEqual(self.describe(BROKER, ""), {})
+        self.assertEqual(self.change(BROKER, "", (rate, SET, "2000")), (0, None))
+        self.assertEqual(self.describe(BROKER, "")[rate].value, "2000")
+        self.assertEqual(self.change(BROKER, "0", (rate, SET, "-1"))[0], ErrorCode.INVALID_CONFIG)
+        self.assertEqual(self.change(TOPIC, "t", (replicas, SET, "0:0,1:0")), (0, None))
+        self.assertEqual(self.change(TOPIC, "t", (replicas, APPEND, "2:1")), (0, None))
+        self.assertEqual(self.describe(TOPIC, "t")[replicas].value, "0:0,1:0,2:1")
+        code, text = self.change(TOPIC, "t", (replicas, SET, "0"))
+        self.assertEqual(code, ErrorCode.INVALID_CONFIG)
+        self.assertIn("[partitionId]:[brokerId]", text or "")
+        logDirs = "replica.alter.log.dirs.io.max.bytes.per.second"
+        removed = [(rate, DELETE, ""), (logDirs, DELETE, "")]
+        self.assertEqual(self.change(BROKER, "0", *removed), (0, None))
+        self.assertEqual(self.describe(BROKER, "0")[rate].value, "2000")
+        self.assertEqual(self.change(BROKER, "", *removed), (0, None))
+        self.assertNotIn(rate, self.describe(BROKER, "0"))
+
     def test_refused(self) -> None:
         """What is refused changes nothing, and says why in Kafka's words."""
         cases: list[tuple[int, str, tuple[str, int, str | None], int, str]] = [

@@ -216,6 +216,88 @@ class MoveTests(ClusterCommandCase):
         self.assertIn("stopped 0 reassignments", errors)
 
 
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+MOVES = b"""{"partitions": [{"topic": "a", "partition": 0, "replicas": [2, 3]},
+    {"topic": "a", "partition": 1, "replicas": [3]}]}"""
+
+
+class ThrottleTests(ClusterCommandCase):
+    """C{partition reassign --throttle}."""
+
+    words = ("partition", "reassign", "-", "--execute")
+
+    def lists(self, name: str = "a") -> list[str | None]:
+        configs = self.bench.metadata.image.topics[name].configs
+        return [configs.get(each) for each in LISTS]
+
+    def rates(self) -> dict[str, list[str]]:
+        """By broker, those that have one."""
+        configs = self.bench.metadata.image.brokerConfigs
+        return {
+            owner: [found[each] for each in RATES]
+            for owner, found in configs.items()
+            if {*RATES} & {*found}
+        }
+
+    def begin(self, rate: str) -> str:
+        self.server.isCatchingUp = False
+        return self.done(*self.words, "--no-wait", "--throttle", rate, input=MOVES)[1]
+
+    def test_life(self) -> None:
+        """
+        The replicas that move are throttled as by Kafka's tool, and again with another rate; the
+        end removes all that.
+        """
+        errors = self.begin("1000")
+        self.assertIn("throttled to 1000 bytes in a second for each broker", errors)
+        self.assertEqual(self.lists(), ["0:1,0:2", "0:3"])
+        self.assertEqual(self.rates(), {each: ["1000", "1000"] for each in ("1", "2", "3")})
+        self.begin("2000")
+        self.assertEqual(self.lists(), ["0:1,0:2", "0:3"])
+        self.assertEqual(self.rates()["3"], ["2000", "2000"])
+        self.server.isCatchingUp = True
+        errors = self.done(*self.words, input=MOVES)[1]
+        self.assertIn("the throttles are removed", errors)
+        self.assertEqual((self.lists(), self.rates()), ([None, None], {}))
+        self.assertEqual(self.partition(0).replicas, (2, 3))
+        self.assertNotIn("throttle", self.done(*self.words, input=MOVES)[1])
+
+    def test_cancelled(self) -> None:
+        """So does a cancellation."""
+        self.begin("1000")
+        words = ("partition", "reassign", "-", "--cancel", "--execute")
+        self.assertIn("the throttles are removed", self.done(*words, input=MOVES)[1])
+        self.assertEqual((self.lists(), self.rates()), ([None, None], {}))
+
+    def test_others(self) -> None:
+        """The brokers' rates stay while another topic moves."""
+        self.put("b", PartitionImage(1, 0, 0, (1,), (1,)))
+        self.begin("1000")
+        other = b'{"partitions": [{"topic": "b", "partition": 0, "replicas": [2]}]}'
+        self.done(*self.words, "--no-wait", input=other)
+        errors = self.done("partition", "reassign", "-", "--cancel", "--execute", input=MOVES)[1]
+        self.assertIn("other reassignments are under way", errors)
+        self.assertEqual(self.lists(), [None, None])
+        self.assertEqual(sorted(self.rates()), ["1", "2", "3"])
+
+    def test_refused(self) -> None:
+        """What does not begin leaves no throttle; nor does a plan that moves nothing."""
+        wrong = b'{"partitions": [{"topic": "a", "partition": 1, "replicas": [3, 9]}]}'
+        errors = self.failed(*self.words, "--throttle", "10", input=wrong)
+        self.assertIn("the throttle of broker 9 is as before: the cluster has no broker 9", errors)
+        self.assertEqual((self.lists(), self.rates()), ([None, None], {}))
+        same = b'{"partitions": [{"topic": "a", "partition": 0, "replicas": [2, 1]}]}'
+        self.assertNotIn("throttle", self.done(*self.words, "--throttle", "10", input=same)[1])
+        self.assertEqual(self.lists(), [None, None])
+
+    def test_byHand(self) -> None:
+        """Without throttled replicas among those that moved, what an operator has set stays."""
+        self.bench.change(ConfigRecord("broker", "1", RATES[0], "5"))
+        self.done(*self.words, input=MOVES)
+        self.assertEqual(self.bench.metadata.image.brokerConfigs["1"], {RATES[0]: "5"})
+
+
 class DrainTests(ClusterCommandCase):
     """C{broker drain} and C{broker decommission}."""
 

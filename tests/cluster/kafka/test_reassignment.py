@@ -17,6 +17,7 @@ from pylogbroker.cluster.kafka.reassignment import (
     parseReassignment,
     planLeaders,
     planReassignment,
+    throttledReplicas,
 )
 from pylogbroker.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 from pylogbroker.types import TopicPartition
@@ -207,6 +208,17 @@ class PlanTests(SynchronousTestCase):
         """A broker that is to lead nothing stands behind the others."""
         current = partitions((1, 2, 3), (2, 1), (1,))
         self.assertEqual(planLeaders(current, 1), {TopicPartition("t", 0): (2, 3, 1)})
+
+
+class ThrottleTests(SynchronousTestCase):
+    """What is throttled while partitions move."""
+
+    def test_lists(self) -> None:
+        """Those that have a partition before, and those that get it, of partitions that move."""
+        sources = partitions((2, 1), (3,), (1, 2))
+        targets = partitions((2, 3, 4), (1,), (2, 1))
+        self.assertEqual(throttledReplicas(sources, targets), {"t": ("0:1,0:2,1:3", "0:3,0:4,1:1")})
+        self.assertEqual(throttledReplicas(sources, partitions((1, 2), (3,))), {})
 
 
 class JsonTests(SynchronousTestCase):

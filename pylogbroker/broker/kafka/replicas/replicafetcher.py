@@ -13,7 +13,8 @@ What must be true:
   - The next request waits until what the last one brought is written, for L{WRITE_WAIT_MS} at the
   longest: a leader that has nothing for the others would hold it for C{replica.fetch.wait.max.ms},
   and the acknowledgement of what was just written with it.
-  - A partition that fails, or whose disk is full, does not hold up the others.
+  - A partition that fails, or whose disk is full, does not hold up the others. One that is
+  throttled asks nothing; it is looked at again after C{replica.fetch.backoff.ms}.
   - An answer has at most C{replica.fetch.response.max.bytes}, or one batch. A partition that was
   given records is read behind those that were left out.
 """
@@ -85,6 +86,8 @@ class IFetchReceiver(Protocol):
     """What takes the answers."""
 
     def nowMs(self) -> int: ...
+
+    def isThrottled(self, replica: HostedReplica, follower: FollowerReplica) -> bool: ...
 
     def logStartOf(self, replica: HostedReplica) -> int: ...
 
@@ -243,6 +246,10 @@ class ReplicaFetcher:
             if replica not in self._replicas or follower is None or not isHere:
                 self._forget(replica)
                 continue
+            if self._isThrottled(replica, follower):
+                self._delayed.setdefault(replica, nowMs + self._settings.backOffMs)
+                self._forget(replica)
+                continue
             request = follower.nextFetch(nowMs)
             if request is not None:
                 self._ask(replica, follower, request)
@@ -259,6 +266,10 @@ class ReplicaFetcher:
                     self._naming[replica.key] = asked._replace(place=(*asked.place[:3], start))
         for replica in self._busy:
             self._forget(replica)
+
+    def _isThrottled(self, replica: HostedReplica, follower: FollowerReplica) -> bool:
+        mayAsk = follower.state in (FetchState.READY, FetchState.DELAYED)
+        return mayAsk and self._receiver.isThrottled(replica, follower)
 
     def _ask(
         self, replica: HostedReplica, follower: FollowerReplica, request: ReplicaFetch

@@ -45,6 +45,7 @@ from pylogbroker.cluster.kafka.metadatalog import beginningOf
 from pylogbroker.cluster.metadataimage import MetadataImage, Record, TopicImage
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import PylogbrokerError, StorageError
+from pylogbroker.metrics.counters import ReplicationCounters
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.replication.controller import (
@@ -79,6 +80,7 @@ from pylogbroker.replication.replica import (
 )
 from pylogbroker.replication.replicafetch import UNDEFINED, ReplicaFetch, ReplicaFetchAnswer
 from pylogbroker.replication.replicaselector import NO_REPLICA, preferredReadReplica
+from pylogbroker.replication.replicationquota import ReplicationQuota
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.epochs import LeaderEpochs
 from pylogbroker.storage.partitionlog import MarkKind
@@ -188,7 +190,12 @@ class HostedReplica:
 
 
 class ReplicaManager:
-    """The replicas of this broker; the module states the rules."""
+    """
+    The replicas of this broker; the module states the rules.
+
+    @ivar leaderQuota: throttles what is sent to followers that are behind.
+    @ivar followerQuota: throttles what is fetched for replicas that are behind.
+    """
 
     def __init__(
         self,
@@ -198,11 +205,15 @@ class ReplicaManager:
         connections: InterBrokerConnections,
         settings: BrokerSettings,
         sessions: FetchSessionCache,
+        counters: ReplicationCounters,
     ) -> None:
         """
         @param connections: to the leaders.
         @param sessions: of the replicas that follow this one.
         """
+        self._counters = counters
+        self.leaderQuota = ReplicationQuota.ofLeaders(settings.brokerId)
+        self.followerQuota = ReplicationQuota.ofFollowers(settings.brokerId)
         self._clock = clock
         self._topics = topics
         self._metadata = topics.metadata
@@ -398,6 +409,47 @@ class ReplicaManager:
             return NO_REPLICA
         return preferredReadReplica(leader, rack, offset, racks)
 
+    # -- throttles
+
+    def _covers(self, quota: ReplicationQuota, replica: HostedReplica) -> bool:
+        topic = self.image.topicsById.get(replica.topic.topicId)
+        return topic is not None and quota.covers(topic, replica.index)
+
+    def isReadThrottled(self, partition: Partition, replicaId: int) -> bool:
+        """
+        Whether a follower is given no records of a partition now; never one that is in sync.
+
+        @param replicaId: the follower.
+        """
+        quota = self.leaderQuota
+        if quota.rate is None or not quota.isExceeded(self.nowMs()):
+            return False
+        found = self._replicas.get(partition)
+        leader = None if found is None or found.machine is None else found.machine.leader
+        if found is None or leader is None or replicaId in leader.inSync:
+            return False
+        return self._covers(quota, found)
+
+    def onReplicaRead(self, partition: Partition, size: int) -> None:
+        """Records of a partition are sent to a follower."""
+        quota, found = self.leaderQuota, self._replicas.get(partition)
+        if quota.rate is not None and found is not None and self._covers(quota, found):
+            quota.record(size, self.nowMs())
+            self._counters.leaderThrottledSize += size
+
+    def isThrottled(self, replica: HostedReplica, follower: FollowerReplica) -> bool:
+        """Whether nothing is to be fetched for a replica now; never for one that is in sync."""
+        quota = self.followerQuota
+        if quota.rate is None or follower.isCaughtUp:
+            return False
+        return quota.isExceeded(self.nowMs()) and self._covers(quota, replica)
+
+    def _onFetchedRecords(self, replica: HostedReplica, size: int) -> None:
+        quota = self.followerQuota
+        if quota.rate is not None and self._covers(quota, replica):
+            quota.record(size, self.nowMs())
+            self._counters.followerThrottledSize += size
+
     # -- roles
 
     def _onMetadata(self) -> None:
@@ -407,6 +459,8 @@ class ReplicaManager:
         """
         self._register()
         image = self.image
+        self.leaderQuota.follow(image)
+        self.followerQuota.follow(image)
         followed = self._epoch, image.brokers, image.brokerConfigs.get("")
         if followed != self._followed:
             self._followed = followed
@@ -587,6 +641,7 @@ class ReplicaManager:
         effects = follower.answered(request, answer, hasRecords, self.nowMs())
         if effects and isinstance(effects[0], AppendRecords):
             data = bytes(records)
+            self._onFetchedRecords(replica, len(data))
             self._write(replica, follower, self._append(replica, follower, data))
             return
         self._perform(replica, effects)
