@@ -590,24 +590,30 @@ class LogDirectory:
     def forgetLosses(self) -> None:
         """
         Take the directory as it is: what is C{missing} or C{shortened} is known to those who must
-        know. Blocks.
+        know. Blocks. If losses were kept, each partition that is there is noted now, since a crash
+        may have come between its creation and that.
 
         @raise StorageError: the checkpoints could not be corrected.
         """
-        self._keepsLosses = False
-        self._correctCheckpoints()
+        wereKept, self._keepsLosses = self._keepsLosses, False
+        self._correctCheckpoints(wereKept)
         self.missing.clear()
         self.shortened.clear()
         self.isMemoryDamaged = False
 
-    def _correctCheckpoints(self) -> None:
+    def _correctCheckpoints(self, namesAll: bool) -> None:
         """
         Drop partitions that are not there any more, before new ones of their names are created; and
         lower what is ahead of a log that a crash has shortened, before anything is appended to it.
+
+        @param namesAll: whether the checkpoints are to name each partition.
         """
         known = {*self.logs, *self.failures}
-        if any(set(offsets) - known for offsets in self._saved.values()) or any(
-            isinstance(log, BatchLog) and self.checkpointsAhead(log) for log in self.logs.values()
+        logs = [log for log in self.logs.values() if isinstance(log, BatchLog)]
+        if (
+            any(set(offsets) - known for offsets in self._saved.values())
+            or any(self.checkpointsAhead(log) for log in logs)
+            or (namesAll and not all(self.isRemembered(log.topicPartition) for log in logs))
         ):
             job = self.beginCheckpoint()
             if job is not None:

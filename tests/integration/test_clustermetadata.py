@@ -15,8 +15,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
 from pylogbroker.broker.kafka.topics import OtherProtocolError
+from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.cluster.kafka.metadatalog import CONTROLLER, HEAD, Head, brokerPath
 from pylogbroker.errors import ConfigurationError, StorageError, ZookeeperTimeoutException
+from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.types import TopicPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -353,6 +356,32 @@ class LossTests(ClusterCase):
         flushes from the next start on: another eligible leader is waited for.
         """
         self.assertEqual(await self.acknowledged("false"), [-1, -1])
+
+
+class DeleteRecordsTests(ClusterCase):
+    """Records that are deleted on all replicas."""
+
+    async def test_deleted(self) -> None:
+        """
+        The answer comes when the follower has deleted them, too, or is in sync no more.
+        """
+        first, second = await self.cluster()
+        topics = first.broker.service.kafka.topics
+        await topics.change(lambda image: (topics.newTopic(image, "t", 1, {}, 2, [(0, 1)]), None))
+        producer = KafkaProducer(reactor, {"bootstrap.servers": first.bootstrapServers})
+        admin = AdminClient(reactor, {"bootstrap.servers": first.bootstrapServers})
+        self.addCleanup(producer.close)
+        self.addCleanup(admin.close)
+        await gatherAll([producer.send("t", b"%d" % number) for number in range(5)])
+        place = TopicPartition("t", 0)
+        self.assertEqual(await admin.deleteRecords({place: 3}), {place: 3})
+        for each in (first, second):
+            log = each.broker.service.directory.logs[place]
+            self.assertEqual(log.logStartOffset, 3)
+        await gatherAll([producer.send("t", b"%d" % number) for number in range(5)])
+        self.assertEqual(await admin.deleteRecords({place: 7}), {place: 7})
+        await second.stop()
+        self.assertEqual(await admin.deleteRecords({place: 8}), {place: 8})
 
 
 class RealTests(ClusterCase):

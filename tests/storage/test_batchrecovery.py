@@ -366,6 +366,16 @@ class DirectoryTests(RecoveryCase):
             self.checkpointOf("replication-offset-checkpoint"), {TopicPartition("v", 0): 0}
         )
 
+    def test_notedAtTheStart(self) -> None:
+        """A partition whose creation a crash has cut off before it was noted, is noted then."""
+        self.fill()
+        self.site.kill()
+        directory = self.site.open(keepsLosses=True)
+        self.assertFalse(directory.isRemembered(TopicPartition("t", 0)))
+        directory.forgetLosses()
+        self.assertTrue(directory.isRemembered(TopicPartition("t", 0)))
+        self.assertEqual(list(self.checkpointOf("replication-offset-checkpoint")), [("t", 0)])
+
     def test_damagedMemory(self) -> None:
         """It is told, too, that nothing is known of partitions that are gone."""
         self.fill()
