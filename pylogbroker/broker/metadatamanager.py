@@ -154,8 +154,7 @@ class MetadataManager:
             return
         draft = self.image.copy()
         for change in changes:
-            for record in decodeRecords(change):
-                draft.apply(record)
+            draft.applyAll(decodeRecords(change))
         self._show(draft, self.position + len(changes))
 
     def restore(self, number: int, image: MetadataImage) -> None:
@@ -278,15 +277,13 @@ class MetadataManager:
             try:
                 more, value = decide(draft)
                 size += self._checkedSize(more, size)
-                for record in more:
-                    draft.apply(record)
-                    isChanged = True
+                isChanged = bool(more)
+                draft.applyAll(more)
             except Exception:
                 decided.append((result, Failure()))
                 if isChanged:  # by a part of what is refused
                     draft = self.image.copy()
-                    for record in records:
-                        draft.apply(record)
+                    draft.applyAll(records)
             else:
                 records += more
                 decided.append((result, value))

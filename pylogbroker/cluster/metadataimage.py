@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -515,7 +516,7 @@ class MetadataImage:
             self.partitionCount += record.partitionCount - topic.partitionCount
             self._put(topic._replace(partitionCount=record.partitionCount))
         elif isinstance(record, PartitionRecord):
-            self._setPartition(record)
+            self._setPartitions(self._topic(record.topicId), [record])
         elif isinstance(
             record,
             RegisterBrokerRecord
@@ -572,6 +573,22 @@ class MetadataImage:
                 raise MetadataError(f"a second cluster id, {record.clusterId}")
             self.clusterId = record.clusterId
 
+    def applyAll(self, records: Iterable[Record]) -> None:
+        """
+        As L{apply} of one after another. A topic with thousands of partitions is changed once for
+        all records of it that come together, and not once for each.
+
+        @raise MetadataError: a record does not fit to those before it. How many of those are in the
+            image is not known then.
+        """
+        for isPartition, run in groupby(records, lambda each: isinstance(each, PartitionRecord)):
+            if not isPartition:
+                for record in run:
+                    self.apply(record)
+                continue
+            for text, ofTopic in groupby(run, _topicOf):
+                self._setPartitions(self._topic(text), ofTopic)
+
     def _replicasRemoved(self, topicId: UUID, brokerId: int) -> None:
         left = self.removingBrokers[topicId] - {brokerId}
         if left:
@@ -600,33 +617,22 @@ class MetadataImage:
         self.partitionCount += record.partitionCount
         self._put(TopicImage(record.name, topicId, record.partitionCount, {}))
 
-    def _setPartition(self, record: PartitionRecord) -> None:
-        topic = self._topic(record.topicId)
-        number, partitions = record.partition, topic.partitions
-        made = PartitionImage.of(record)
-        where = f"{topic.name}-{number}"
-        if not 0 <= number < topic.partitionCount or number > len(partitions):
-            raise MetadataError(
-                f"{where} with {len(partitions)} of {topic.partitionCount} partitions before it"
-            )
-        if number < len(partitions):
-            before = partitions[number]
-            isNewLeader = made.leader not in (before.leader, -1)
-            if made.partitionEpoch <= before.partitionEpoch:
+    def _setPartitions(self, topic: TopicImage, records: Iterable[Any]) -> None:
+        """@param records: C{PartitionRecord}s of the topic."""
+        partitions = list(topic.partitions)
+        for record in records:
+            number, made = record.partition, PartitionImage.of(record)
+            where = f"{topic.name}-{number}"
+            if not 0 <= number < topic.partitionCount or number > len(partitions):
                 raise MetadataError(
-                    f"{where} is at partition epoch {before.partitionEpoch},"
-                    f" and cannot go on with {made.partitionEpoch}"
+                    f"{where} with {len(partitions)} of {topic.partitionCount} partitions before it"
                 )
-            if made.leaderEpoch < before.leaderEpoch + isNewLeader:
-                raise MetadataError(
-                    f"{where} has leader {before.leader} in epoch {before.leaderEpoch},"
-                    f" and cannot go on with {made.leader} in epoch {made.leaderEpoch}"
-                )
-        if not made.replicas or (made.leader != -1 and made.leader not in made.replicas):
-            raise MetadataError(f"{where} with leader {made.leader}, replicas {made.replicas}")
-        self._put(
-            topic._replace(partitions=(*partitions[:number], made, *partitions[number + 1 :]))
-        )
+            if number < len(partitions):
+                _checkSuccessor(where, partitions[number], made)
+            if not made.replicas or (made.leader != -1 and made.leader not in made.replicas):
+                raise MetadataError(f"{where} with leader {made.leader}, replicas {made.replicas}")
+            partitions[number : number + 1] = [made]
+        self._put(topic._replace(partitions=tuple(partitions)))
 
     def _setBroker(
         self,
@@ -790,6 +796,26 @@ class MetadataImage:
         for user, credentials in self.scramCredentials.items():
             for mechanism, credential in credentials.items():
                 yield credential.record(user, mechanism)
+
+
+def _topicOf(record: Any) -> str:
+    topicId: str = record.topicId
+    return topicId
+
+
+def _checkSuccessor(where: str, before: PartitionImage, made: PartitionImage) -> None:
+    """@raise MetadataError: a partition cannot go on so."""
+    isNewLeader = made.leader not in (before.leader, -1)
+    if made.partitionEpoch <= before.partitionEpoch:
+        raise MetadataError(
+            f"{where} is at partition epoch {before.partitionEpoch},"
+            f" and cannot go on with {made.partitionEpoch}"
+        )
+    if made.leaderEpoch < before.leaderEpoch + isNewLeader:
+        raise MetadataError(
+            f"{where} has leader {before.leader} in epoch {before.leaderEpoch},"
+            f" and cannot go on with {made.leader} in epoch {made.leaderEpoch}"
+        )
 
 
 def aclSize(binding: AclBinding) -> int:

@@ -154,9 +154,9 @@ class _Draft:
         self.records: list[Record] = []
 
     def add(self, records: Iterable[Record]) -> None:
-        for record in records:
-            self.image.apply(record)
-            self.records.append(record)
+        added = list(records)
+        self.image.applyAll(added)
+        self.records += added
 
     def settleAll(self) -> None:
         self.add(settle(self.image))

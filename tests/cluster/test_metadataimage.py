@@ -300,6 +300,26 @@ class ImageTests(SynchronousTestCase):
         image.apply(none.record(topicId, 0))
         self.assertEqual(image.topics["orders"].partitions[0].leader, -1)
 
+    def test_together(self) -> None:
+        """Records of partitions that come together make what they make one after another."""
+        made = PartitionImage(1, 0, 0, (1, 2, 3), (1, 2, 3))
+        moved = made._replace(leader=2, leaderEpoch=1, partitionEpoch=1)
+        one, two = UUID(FIRST), UUID(SECOND)
+        records: list[Record] = [
+            *RECORDS,
+            made.record(one, 0),
+            made.record(one, 1),
+            made.record(two, 0),
+            made.record(one, 2),
+            moved.record(one, 1),
+            ConfigRecord(TOPIC, FIRST, "retention.ms", "2000"),
+            moved.record(one, 0),
+        ]
+        image = MetadataImage()
+        image.applyAll(records)
+        self.assertEqual(vars(image), vars(imageOf(records)))
+        self.assertRaises(MetadataError, image.applyAll, [moved.record(one, 0)])
+
     def test_randomChanges(self) -> None:
         """After any changes the image's own records make it again."""
         random = Random(1)

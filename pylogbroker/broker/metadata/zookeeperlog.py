@@ -525,8 +525,7 @@ async def createCluster(zookeeper: IZookeeper, operations: Sequence[ZookeeperOpe
 
 def _image(records: bytes) -> MetadataImage:
     made = MetadataImage()
-    for record in decodeRecords(records):
-        made.apply(record)
+    made.applyAll(decodeRecords(records))
     return made
 
 
