@@ -90,14 +90,11 @@ class _Reactor(LeadReactor):
 
     def halt(self) -> None:
         self.isHalted = True
-        self.calls.clear()
+        self.rightNow = 0.0  # no call is due any more; they can be cancelled
         self.removeAll()
 
     def callLater(self, delay: float, callable: Any, *args: Any, **kw: Any) -> Any:
-        call = super().callLater(delay, callable, *args, **kw)
-        if self.isHalted:
-            self.calls.clear()
-        return call
+        return super().callLater(delay + self.isHalted, callable, *args, **kw)
 
     def addReader(self, reader: Any) -> None:
         if not self.isHalted:

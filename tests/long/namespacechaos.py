@@ -108,6 +108,7 @@ class NamespaceTrial(ReplicationTrial):
 
     def _clear(self) -> None:
         super()._clear()
+        self._ensemble.clear()
         for number, disk in self._disks.items():
             disk.free()
             # What stays where something is broken.
