@@ -70,6 +70,7 @@ from pylogbroker.interfaces import (
 from pylogbroker.metrics.brokermetrics import BrokerSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.aiofsync import AioFsync
+from pylogbroker.net.deferreds import gatherInBatches
 from pylogbroker.net.listeners import formatAddress, listenerEndpoint, listenError
 from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
@@ -773,8 +774,8 @@ class BrokerService(Service):
         await self._endConnections()
         await self.logManager.drain()
         await self.kafka.topics.stop()
-        for log in list(self.directory.logs.values()):
-            await self.logManager.close(log)
+        logs = list(self.directory.logs.values())
+        await gatherInBatches(self.logManager.close, logs)  # the disk syncs several at once
         self.logManager.stop()
         self.kafka.stop()
         try:

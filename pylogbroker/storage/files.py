@@ -146,16 +146,19 @@ class RealFileSystem:
         return file
 
     def list(self, path: str) -> list[str]:
-        with _storageErrors(path, "list"):
+        try:  # without a context: a start calls this and C{status} for each of many partitions
             return os.listdir(path)
+        except OSError as error:
+            raise storageError(path, "list", error) from error
 
     def status(self, path: str) -> FileStatus | None:
         """Size, time, kind; L{None}: no such file."""
-        with _storageErrors(path, "stat"):
-            try:
-                found = os.stat(path)
-            except FileNotFoundError:
-                return None
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storageError(path, "stat", error) from error
         return FileStatus(
             found.st_size, found.st_mtime_ns // 1_000_000, stat.S_ISDIR(found.st_mode)
         )

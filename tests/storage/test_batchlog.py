@@ -418,6 +418,19 @@ class RollTests(BatchLogCase):
             [f"{offset:020d}.snapshot" for offset in (1, 2, 3, 4)],
         )
 
+    def test_noSnapshot(self) -> None:
+        """A log that nothing was written to needs none, and begins where it did."""
+        self.start()
+        self.assertTrue(self.site.close())
+        self.assertEqual(
+            [name for name in self.site.names() if name.endswith(".snapshot")],
+            [],
+        )
+        self.log = self.site.reopen()
+        self.assertEqual((self.log.logEndOffset, self.log.producers.endOffset), (0, 0))
+        self.append(batch(b"x", producer=1, sequence=0))
+        self.assertEqual(self.log.logEndOffset, 1)
+
     def test_configure(self) -> None:
         """Changed settings hold for the next append."""
         self.start(segmentSizeMax=10_000)

@@ -661,6 +661,8 @@ class BatchLog(PartitionLog):
     def _stateToSave(self) -> Callable[[], None] | None:
         fileSystem, path = self._cache.fileSystem, self.path
         snapshot = self.producers.takeSnapshot(self.writtenOffset)
+        if self.writtenOffset == self.segments[0].baseOffset and not self.producers.producers:
+            snapshot = None  # nothing was ever written: a load without one finds the same
         aborted = self._aborted.get(self._active.baseOffset)
         epochs = self.epochs.entries
 
