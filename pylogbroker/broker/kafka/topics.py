@@ -424,7 +424,8 @@ class TopicManager:
         when it was opened: another replica must lead them.
 
         A partition that was given to this broker while it was away is missing, too, and is in no
-        in-sync set; one that it had no time to create is not lost.
+        in-sync set; one that it had no time to create is not lost. One that cannot be loaded, and
+        that no other broker has, waits for its repair.
         """
         directory = self._directory
         found: dict[PartitionKey, Loss] = {}
@@ -432,13 +433,15 @@ class TopicManager:
         if not suspects and not directory.isMemoryDamaged:
             return found
         for topicId, index in hostedPartitions(image, self.brokerId):
-            place = TopicPartition(image.topicsById[topicId].name, index)
+            topic = image.topicsById[topicId]
+            place = TopicPartition(topic.name, index)
             if directory.topicIds.get(place, topicId) != topicId:
                 continue  # what is there is of an earlier topic of this name
             isMissing = place in directory.missing
             if directory.isMemoryDamaged and place not in directory.logs:
                 isMissing = True
-            if place in directory.failures or isMissing:
+            isDamaged = place in directory.failures
+            if isMissing or (isDamaged and topic.isReplicated(index)):
                 found[topicId, index] = Loss.ALL
             elif place in directory.shortened:
                 log = directory.logs[place]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from typing import Any
+from uuid import UUID
 
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
@@ -29,6 +30,7 @@ from pylogbroker.errors import (
     StorageError,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.replication.elections import Loss
 from pylogbroker.types import TopicPartition
 from tests.broker.kafka.clusterbench import ClusterBench
 from tests.broker.kafka.requestbench import ROOT, RequestBench
@@ -86,6 +88,44 @@ class ClusterTopicTests(SynchronousTestCase):
                 self.assertTrue(bench.directory.isRemembered(TopicPartition("a", index)))
             text = bench.files.contents(f"{bench.directory.path}/replication-offset-checkpoint")
             self.assertEqual(text.count(b"a "), len(own))
+
+    def test_losses(self) -> None:
+        """
+        What cannot be loaded is lost where another broker has it, too, and what is gone in any
+        case; not what belongs to an earlier topic of the name, or is not this broker's.
+        """
+        bench = self.bench.brokers[1]
+        topics, directory = bench.topics, bench.directory
+        for name, assignment in (("r", (1, 2)), ("s", (1,)), ("o", (2,))):
+
+            def decide(image: Any, name: str = name, replicas: Any = assignment) -> Any:
+                return topics.newTopic(image, name, 1, {}, len(replicas), [replicas]), None
+
+            self.bench.do(topics.change(decide))
+        image = self.metadata.image
+        keys = {name: (image.topics[name].topicId, 0) for name in "rso"}
+        self.assertEqual(topics.losses(image), {})
+        for name in "rso":
+            place = TopicPartition(name, 0)
+            directory.failures[place] = StorageError("/logs", "load", "it is damaged")
+        self.assertEqual(topics.losses(image), {keys["r"]: Loss.ALL})
+        directory.topicIds[TopicPartition("r", 0)] = UUID(int=1)
+        self.assertEqual(topics.losses(image), {})
+        directory.failures.clear()
+        directory.topicIds.clear()
+        directory.missing = {TopicPartition(name, 0) for name in "rso"}
+        self.assertEqual(topics.losses(image), {keys["r"]: Loss.ALL, keys["s"]: Loss.ALL})
+        directory.missing.clear()
+        directory.shortened = {TopicPartition("s", 0)}
+        self.assertEqual(topics.losses(image), {keys["s"]: Loss.ALL})  # nothing is left of it
+        bench.broker.tryAppend(bench.partition("s", 0), batch(b"a"))
+        self.bench.settle()
+        self.assertEqual(topics.losses(image), {keys["s"]: Loss.SUFFIX})
+        directory.shortened.clear()
+        directory.isMemoryDamaged = True
+        self.assertEqual(topics.losses(image), {})
+        del directory.logs[TopicPartition("s", 0)]
+        self.assertEqual(topics.losses(image), {keys["s"]: Loss.ALL})
 
     def test_answeredWhenOwnAreThere(self) -> None:
         """A change does not wait for the disks of other brokers."""
