@@ -146,15 +146,19 @@ class MetadataManager:
 
         @param first: the number of the first one; no gap may be before it.
         @param changes: the records of each.
-        @raise MetadataError: the records cannot be understood, or do not fit to the image.
+        @raise MetadataError: the records cannot be understood, or do not fit to the image. The text
+            names the change.
         """
         assert first <= self.position + 1, (first, self.position)
         changes = changes[self.position + 1 - first :]
         if not changes:
             return
         draft = self.image.copy()
-        for change in changes:
-            draft.applyAll(decodeRecords(change))
+        for number, change in enumerate(changes, self.position + 1):
+            try:
+                draft.applyAll(decodeRecords(change))
+            except MetadataError as error:
+                raise MetadataError(f"change {number}: {error}") from error
         self._show(draft, self.position + len(changes))
 
     def restore(self, number: int, image: MetadataImage) -> None:

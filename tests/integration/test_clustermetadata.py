@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from twisted.logger import capturedLogs, formatEvent
 
 from pylogbroker.broker.kafka.topics import OtherProtocolError
 from pylogbroker.client.kafka.admin.client import AdminClient
-from pylogbroker.cluster.kafka.metadatalog import CONTROLLER, HEAD, Head, brokerPath
+from pylogbroker.cluster.kafka.metadatalog import (
+    CONTROLLER,
+    HEAD,
+    ROOT,
+    Change,
+    Head,
+    brokerPath,
+    changePath,
+)
 from pylogbroker.errors import ConfigurationError, StorageError, ZookeeperTimeoutException
 from pylogbroker.net.deferreds import gatherAll
 from pylogbroker.producer.kafka.producer import KafkaProducer
@@ -186,6 +195,46 @@ class StoreTests(ClusterCase):
         (other,) = await self.cluster(1)
         await self.refused(first.directory, "and the metadata cluster", brokerid="5")
         self.assertNotIn(5, self.image(other).brokers)
+
+    async def test_newerLayout(self) -> None:
+        """A broker does not start in a cluster that a later version has made, and says so."""
+        (first,) = await self.cluster(1)
+        await first.stop()
+        self.server.set(ROOT, b'{"version":2}', -1)
+        error = await self.failed(self.broker(first.directory))
+        self.assertIn(ROOT, str(error))
+        self.assertIn("version 2", str(error))
+
+    async def test_newerChange(self) -> None:
+        """
+        A broker that meets what only a later version can read leads nothing any more, says which
+        change it is, and does not start again; nothing in ZooKeeper is changed.
+        """
+        (first,) = await self.cluster(1)
+        await self.create(first, "t")
+        with capturedLogs() as logged:
+            last = self.position(first) + 1
+            change = Change(7, "0" * 32, b'[{"kind":"planet"}]')
+            self.server.create(changePath(last), change.encode(), 0, 0)
+            self.server.set(HEAD, Head(last, 0).encode(), -1)
+            await self.until(lambda: not first.broker.service.kafka.metadata.isCurrent)
+            await self.until(lambda: any(self.said(logged, "cannot be changed any more")))
+        (text,) = self.said(logged, "cannot be changed any more")
+        self.assertIn(f"change {last}: a record of the unknown kind 'planet'", text)
+        await first.stop()
+        tree = self.server.tree("/pylogbroker")
+        error = await self.failed(self.broker(first.directory))
+        self.assertIn(f"change {last}: a record of the unknown kind 'planet'", str(error))
+        self.assertEqual(self.server.tree("/pylogbroker"), tree)
+
+    def said(self, logged: Iterable[Any], text: str) -> list[str]:
+        """The log lines with a text."""
+        return [line for line in map(formatEvent, logged) if text in line]
+
+    def position(self, broker: LocalBroker) -> int:
+        """The last change that a broker knows."""
+        found: int = broker.broker.service.kafka.metadata.position
+        return found
 
     async def refused(self, directory: str, text: str, **changes: str) -> None:
         before = {each: Path(directory, each).stat().st_mtime for each in os.listdir(directory)}

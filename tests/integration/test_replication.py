@@ -151,19 +151,39 @@ class ReplicationTests(ClientCase):
             if self.isEnding and len(set(self.received)) == len(self.sent):
                 return
 
-    async def test_losses(self) -> None:
-        """A broker is killed, another one is cut off, the third stops, while all clients go on."""
+    async def begin(self) -> None:
+        """All clients have begun."""
         self.places: list[Any] = []
         self.refused: list[Any] = []
         self.sent: list[Deferred[Any]] = []
         self.received: list[tuple[int, int]] = []
         producer = self.producer(delivery_timeout_ms="60000", linger_ms="0", **CLIENT)
-        producing = Deferred.fromCoroutine(self.produce(producer))
-        consumer = self.consumer(group_id="g", auto_commit_interval_ms="100", **CLIENT)
-        consuming = Deferred.fromCoroutine(self.consume(consumer))
-        byConfluent = deferToThread(self.produceByConfluent)
+        self.producing = Deferred.fromCoroutine(self.produce(producer))
+        self.member = self.consumer(group_id="g", auto_commit_interval_ms="100", **CLIENT)
+        self.consuming = Deferred.fromCoroutine(self.consume(self.member))
+        self.byConfluent = deferToThread(self.produceByConfluent)
         await self.acknowledged(100)
 
+    async def finish(self) -> None:
+        """Nothing is missing, and the replicas are the same."""
+        self.isEnding = True
+        self.servers = ",".join(self.cluster.addresses.values())
+        await self.producing
+        await DeferredList(self.sent)
+        kept = await self.byConfluent
+        self.assertEqual(self.refused, [])
+        await self.consuming
+        self.assertEqual(len(set(self.received)), len(self.sent))
+        await self.member.close()
+        await self.check("ours", len(self.sent))
+        await self.check("confluent", len(kept))
+        await self.inSync(1, 2, 3)
+        await self.cluster.stop()
+        self.compareLogs()
+
+    async def test_losses(self) -> None:
+        """A broker is killed, another one is cut off, the third stops, while all clients go on."""
+        await self.begin()
         self.signal(1, "KILL")
         await self.acknowledged(100)
         await self.inSync(2, 3)
@@ -180,20 +200,47 @@ class ReplicationTests(ClientCase):
         await self.inSync(1, 2)
         await self.cluster.startBroker(3)
         await self.inSync(1, 2, 3)
+        await self.finish()
 
-        self.isEnding = True
-        await producing
-        await DeferredList(self.sent)
-        kept = await byConfluent
-        self.assertEqual(self.refused, [])
-        await consuming
-        self.assertEqual(len(set(self.received)), len(self.sent))
-        await consumer.close()
-        await self.check("ours", len(self.sent))
-        await self.check("confluent", len(kept))
-        await self.inSync(1, 2, 3)
-        await self.cluster.stop()
-        self.compareLogs()
+    async def test_rollingRestart(self) -> None:
+        """
+        Brokers are restarted one after another, as docs/operations.md says for an upgrade: each has
+        given its leaders away when it stops, C{topic describe --under-replicated} says when the
+        next one may go, and C{partition elect} gives the leaders back. All clients go on.
+        """
+        await self.begin()
+        leaders = await self.leaders()
+        for number in BROKERS:
+            await self.stopInOrder(number)
+            self.assertNotIn(number, await self.leaders())
+            await self.acknowledged(50)
+            await self.cluster.startBroker(number)
+            while await self.command("topic", "describe", "--under-replicated"):
+                await deferLater(reactor, 0.1)
+        await self.command("partition", "elect", "--execute")
+        self.assertEqual(await self.leaders(), leaders)
+        await self.acknowledged(50)
+        await self.finish()
+
+    async def stopInOrder(self, number: int) -> None:
+        """Returns when the process has ended."""
+        process = Path("/proc", str(self.cluster.pids[number]))
+        self.signal(number, "TERM")
+        while process.exists():
+            await deferLater(reactor, 0.05)
+
+    async def leaders(self) -> list[int]:
+        """Of the topics' partitions."""
+        found = await self.withAdmin(lambda admin: admin.describeTopics(["ours", "confluent"]))
+        return [each.leaderId for topic in found.values() for each in topic.partitions]
+
+    async def command(self, *words: str) -> bytes:
+        """The output of one of our commands, which must succeed."""
+        servers = ",".join(self.cluster.addresses.values())
+        place = ("--bootstrap-server", servers)
+        outcome = await deferToThread(performAtOnce, *words, *place)
+        self.assertEqual(outcome.code, 0, outcome.errors)
+        return outcome.output
 
     async def check(self, topic: str, count: int) -> None:
         """Each message is there once, in the order of sending."""

@@ -401,7 +401,7 @@ class ZookeeperLog:
                 chunks += [data or b"" for data, _stat in found]
         except NoNodeException:
             return False  # a later one has replaced it
-        image = await self._worker.submit(lambda: _image(info.join(path, chunks)))
+        image = await self._worker.submit(lambda: _image(path, info.join(path, chunks)))
         self._manager.restore(head.snapshot, image)
         return True
 
@@ -523,9 +523,17 @@ async def createCluster(zookeeper: IZookeeper, operations: Sequence[ZookeeperOpe
     raise AssertionError("unreachable")
 
 
-def _image(records: bytes) -> MetadataImage:
+def _image(path: str, records: bytes) -> MetadataImage:
+    """
+    What a snapshot says.
+
+    @raise MetadataError: it cannot be understood; the text names it.
+    """
     made = MetadataImage()
-    made.applyAll(decodeRecords(records))
+    try:
+        made.applyAll(decodeRecords(records))
+    except MetadataError as error:
+        raise MetadataError(f"{path}: {error}") from error
     return made
 
 

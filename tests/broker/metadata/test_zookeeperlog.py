@@ -195,8 +195,11 @@ class LogTests(SynchronousTestCase):
 
     def snapshot(self, number: int, image: MetadataImage) -> None:
         """Write a snapshot, as the controller does, and remove the changes in it."""
+        self.writeSnapshot(number, encodeRecords(list(image.records())))
+
+    def writeSnapshot(self, number: int, records: bytes) -> None:
         server = self.cluster.server
-        info, chunks = snapshotChunks(encodeRecords(list(image.records())))
+        info, chunks = snapshotChunks(records)
         server.create(snapshotPath(number), info.encode(), 0, 0)
         for at, chunk in enumerate(chunks):
             server.create(chunkPath(number, at), chunk, 0, 0)
@@ -257,7 +260,7 @@ class LogTests(SynchronousTestCase):
         again = encodeRecords(list(self.first.manager.image.records()))
         self.cluster.server.create(changePath(2), Change(9, "x", again).encode(), 0, 0)
         self.cluster.server.set(HEAD, Head(2, 0).encode(), -1)
-        self.fails("a second cluster id")
+        self.fails("change 2: a second cluster id")
 
     def test_goneBack(self) -> None:
         """A ZooKeeper that has forgotten changes is not believed."""
@@ -277,6 +280,12 @@ class LogTests(SynchronousTestCase):
         self.cluster.server.set(chunkPath(1, 0), b"?", -1)
         error = self.assertRaises(MetadataError, self.cluster.member)
         self.assertIn(snapshotPath(1), str(error))
+
+    def test_newerSnapshot(self) -> None:
+        """A snapshot of a later version, with records that this one does not know, is not used."""
+        self.writeSnapshot(1, b'[{"kind":"planet"}]')
+        error = self.assertRaises(MetadataError, self.cluster.member)
+        self.assertIn(f"{snapshotPath(1)}: a record of the unknown kind", str(error))
 
     def test_lease(self) -> None:
         """
