@@ -419,7 +419,8 @@ class ZookeeperLog:
         isDoubtful = False
         while self._manager.position < number:
             try:
-                if self.head.last == number - 1:
+                # A head that was never read has no version: -1 would write over any.
+                if self.head.last == number - 1 and self._headVersion >= 0:
                     if await self._tryAppend(change, number, guard):
                         return True
                 await self.catchUp()

@@ -220,6 +220,23 @@ class LogTests(SynchronousTestCase):
         self.cluster.run(1)
         self.assertEqual(counted(manager.image), 1)
 
+    def test_beforeFirstReading(self) -> None:
+        """
+        A change that is asked for before the log was read for the first time waits for that, also
+        where the first changes were removed behind a snapshot: it does not write over the log.
+        """
+        manager = self.first.manager
+        for number in range(3):
+            self.cluster.settle(manager.change(createTopic(f"t{number}", number + 1)))
+        self.snapshot(3, self.cluster.imageAt(3))
+        third = Member(self.cluster, 7)
+        self.cluster.settle(third.client.connect())
+        opening = third.log.open(third.manager)
+        self.cluster.settle(third.manager.change(count))
+        self.assertTrue(self.cluster.settle(opening))
+        self.assertEqual((third.manager.position, self.cluster.head), (5, Head(5, 3)))
+        self.assertEqual(third.manager.image.clusterId, manager.image.clusterId)
+
     def test_lostBehindSnapshot(self) -> None:
         """
         A writer whose change is in a snapshot before the writer has seen it says that the outcome
