@@ -714,6 +714,8 @@ class Transaction:
         if error is None:
             await self._manager.commit()
             return
+        if isinstance(error, GeneratorExit):
+            return  # the coroutine is given up, and cannot wait: the coordinator's time-out aborts
         try:
             await self._manager.abort()
         except PylogbrokerError as reason:  # the block's own error is the one to raise

@@ -474,6 +474,29 @@ class StepTests(TransactionCase):
         with self.assertRaises(ClosedError):
             self.done(self.commit(producer, b"2"))
 
+    def test_givenUp(self) -> None:
+        """
+        A coroutine that is given up in a transaction, and closed, waits for nothing. The
+        transaction is aborted when the producer is closed.
+        """
+        producer = self.make()
+
+        async def stay() -> None:
+            async with producer.transaction():
+                await producer.send("t", b"1", partition=0)
+                await Deferred()
+
+        self.done(self.commit(producer))  # so that the next one begins at once
+        coroutine = stay()
+        Deferred.fromCoroutine(coroutine)
+        for _step in range(20):
+            self.kafka.run(0.05)
+        self.assertTrue(self.kafka.isOpen)
+        coroutine.close()
+        self.end(producer)
+        self.assertEqual(self.kafka.visible, [])
+        self.assertFalse(self.kafka.isOpen)
+
 
 class ExplicitStepTests(TransactionCase):
     """Single steps, with C{transaction.version} 1."""
