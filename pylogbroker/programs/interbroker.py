@@ -71,13 +71,17 @@ class _Client:
 
 
 def interBrokerClients(
-    reactor: Any, settings: BrokerSettings, endpoint: MakeEndpoint | None = None
+    reactor: Any,
+    settings: BrokerSettings,
+    endpoint: MakeEndpoint | None = None,
+    random: Callable[[], float] | None = None,
 ) -> ConnectBroker:
     """
     The factory of a broker's clients of other brokers.
 
     @param endpoint: makes the endpoint of a host and a port; by default TCP, or TLS if the listener
         has it.
+    @param random: numbers from 0 up to, not including, 1, for waits between attempts.
     @return: raises L{ConfigurationError} when it is called, if the listener's key, certificates or
         password cannot be used.
     """
@@ -106,6 +110,7 @@ def interBrokerClients(
                 readSize=READ_SIZE,
             ),
             name=f"{host}:{port}",
+            random=random,
         )
         login = _login(settings, listener) if listener.isSasl else None
         client = KafkaBrokerClient(reactor, raw, f"broker-{settings.brokerId}", timeoutMs, login)
