@@ -616,7 +616,8 @@ class _Fetch:
         """Whether a partition has something to tell beside records."""
         if read.error is not None:
             isElsewhere = isinstance(read.error, NotLeaderOrFollowerError)
-            return read.partition is not None or isElsewhere
+            # A follower asks again later, and soon if this broker does not know yet that it leads.
+            return read.partition is not None or isElsewhere or self._isReplica
         if read.diverging is not None or read.preferred != NO_REPLICA:
             return True
         if not self._isReplica or read.partition is None:

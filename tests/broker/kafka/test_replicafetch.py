@@ -251,6 +251,19 @@ class WaitTests(ReplicaFetchCase):
         self.assertEqual(self.only(body).highWatermark, 1)
         self.assertIsNone(self.exchange(ApiKey.FETCH, 12, self.fetchRequest(1, waitMs=500)))
 
+    def test_notLedYet(self) -> None:
+        """
+        A replica is told at once that a partition is not led here, and does not wait with those
+        that do not exist: it is led here soon, perhaps, and producers wait for the replica.
+        """
+        self.fetch(0)  # and is told the high watermark
+        request = self.fetchRequest(0, waitMs=500)
+        (topic,) = request.topics
+        topic.partitions += self.fetchRequest(0, index=9).topics[0].partitions
+        body = self.exchange(ApiKey.FETCH, 12, request)
+        errors = [part.errorCode for part in body.responses[0].partitions]
+        self.assertIn(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, errors)
+
     def test_gathering(self) -> None:
         """
         While the leader gathers requests, a replica is given neither records nor a high watermark.
