@@ -108,6 +108,11 @@ class Member:
             )
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
     def isHere(self) -> bool:
         """Whether it runs and was not told to end."""
         return not self.isLeaving and self.isRunning

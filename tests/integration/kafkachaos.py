@@ -29,9 +29,9 @@ from tests.integration import kafkachaosrun
 from tests.integration.chaosrun import BrokenError, Member, steadyPort
 from tests.integration.cuttingproxy import ANSWER, REQUEST, CuttingProxy
 from tests.integration.kafkachaosjudge import BROKER
-from tests.integration.kafkachaosmember import CLICKS, COPIES, placed
 from tests.integration.kafkachaosrecords import TENURE_WORDS, lateTimesOf, ownedBy
 from tests.integration.kafkachaosrun import CLIENT_PROPERTIES, COPIERS, KafkaChaosRun, outcomesOf
+from tests.integration.numberedmessages import CLICKS, COPIES, placed
 
 PARTITION_COUNT = 4
 SESSION_MS = 3_000

@@ -1,8 +1,8 @@
 """
 The programs of the chaos run of today's protocol (L{tests.integration.kafkachaos}): a broker that
-takes orders for faults; a producer of numbered messages; a member of a group; and an application
-that copies a topic in transactions, with the positions of its group. Each is a process of its own
-(L{tests.integration.chaosprogram}), and writes down what it sees::
+takes orders for faults; a producer of numbered messages; a member of a group; an application that
+copies a topic in transactions, with the positions of its group; and an administrator. Each is a
+process of its own (L{tests.integration.chaosprogram}), and writes down what it sees::
 
     serving                     the broker serves clients
     sent N                      before the message is given to the producer
@@ -14,6 +14,7 @@ that copies a topic in transactions, with the positions of its group. Each is a 
     got PLACE OFFSET VALUE      before the message counts as handled
     committed PLACE OFFSET      the coordinator has acknowledged a position
     copied N                    a transaction was committed
+    done N                      a round of an administrator
     error TYPE TEXT             what an application of this kind begins anew after
     trouble TYPE TEXT           what must not happen
     late SECONDS                how long the process had no turn
@@ -34,6 +35,14 @@ from twisted.internet.stdio import StandardIO
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.protocols.basic import LineOnlyReceiver
 
+from pylogbroker.client.kafka.admin.client import (
+    AdminClient,
+    AlterConfigOperation,
+    ConfigResource,
+    NewTopic,
+    ResourceKind,
+    checkAll,
+)
 from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
 from pylogbroker.errors import (
     CommitFailedError,
@@ -47,22 +56,21 @@ from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.testing.faults import FaultInjector
 from pylogbroker.types import TopicPartition
 from tests.integration.chaosprogram import Record, start
+from tests.integration.numberedmessages import (
+    BATCH_COUNT,
+    CLICKS,
+    COPIES,
+    KEY_COUNT,
+    PAUSE_SECONDS,
+    placed,
+    valueName,
+)
 
-CLICKS, COPIES = "clicks", "copies"
-KEY_COUNT = 20
-BATCH_COUNT = 40
-PAUSE_SECONDS = (0.02, 0.12)
-"""Between a producer's messages."""
 WORK_SECONDS = 0.06
 """How long at most a list of messages is worked on: faults meet messages in hand."""
 LOOK_SECONDS = 0.02
 LATE_SECONDS = 1.0
 AGAIN_SECONDS = 0.3
-
-
-def placed(topic: str, partition: int) -> str:
-    """A partition as it stands in records."""
-    return f"{topic}/{partition}"
 
 
 class _Turns:
@@ -276,8 +284,8 @@ async def consume(
             if options.get("isCommittedFirst"):
                 await commit(batch)
             for each in batch:
-                value = (each.value or b"").decode().rpartition(".")[0]
-                record.write("got", placed(each.topic, each.partition), each.offset, value)
+                name = valueName(each.value)
+                record.write("got", placed(each.topic, each.partition), each.offset, name)
             await deferLater(reactor, random.uniform(0, WORK_SECONDS))
             if isByHand:
                 await commit(batch)
@@ -301,10 +309,11 @@ async def consume(
 
 async def copy(reactor: Any, options: dict[str, Any], record: Record, over: Deferred[None]) -> None:
     """
-    Copy L{CLICKS} to L{COPIES}, partition by partition, in transactions, until it is C{over}. After
-    an error it begins anew, as an application does that was started again.
+    Copy L{CLICKS} to L{COPIES}, or to a C{target}, partition by partition, in transactions, until
+    it is C{over}. After an error it begins anew, as an application does that was started again.
     """
     random = Random(options["seed"])
+    target = options.get("target", COPIES)
     witness, reader = _Witness(reactor, record), _Reader(over)
     while not over.called:
         producer = KafkaProducer(reactor, options["producer"], isLoggingFailures=False)
@@ -318,7 +327,7 @@ async def copy(reactor: Any, options: dict[str, Any], record: Record, over: Defe
             async with producer.transaction() as transaction:
                 for each in batch:
                     await producer.whenReady()
-                    sent = producer.send(COPIES, each.value, each.key, partition=each.partition)
+                    sent = producer.send(target, each.value, each.key, partition=each.partition)
                     sent.addErrback(lambda _failure: None)  # the transaction raises it
                 await deferLater(reactor, random.uniform(0, WORK_SECONDS))
                 await transaction.sendOffsets(_behind(batch), consumer.groupMetadata())
@@ -346,5 +355,52 @@ async def copy(reactor: Any, options: dict[str, Any], record: Record, over: Defe
     record.write("end", "{}")
 
 
+# -- an administrator
+
+
+async def administer(
+    reactor: Any, options: dict[str, Any], record: Record, over: Deferred[None]
+) -> None:
+    """Create, alter, describe and delete a topic again and again until it is C{over}."""
+    admin = AdminClient(reactor, options["properties"])
+    number = 0
+    while not over.called:
+        name = f"{options['name']}{number}"
+        resource = ConfigResource(ResourceKind.TOPIC, name)
+        change = {"retention.ms": (AlterConfigOperation.SET, "77777")}
+        try:
+            checkAll(await admin.createTopics([NewTopic(name, 1, 2)]))
+            # Each broker takes note of a change in its own time.
+            while True:
+                found = await admin.incrementalAlterConfigs({resource: change})
+                if found[resource] is None:
+                    break
+                await deferLater(reactor, LOOK_SECONDS)
+            while True:
+                found = await admin.describeConfigs([resource], ["retention.ms"])
+                settings = found[resource]
+                if isinstance(settings, dict) and settings["retention.ms"].value == "77777":
+                    break
+                await deferLater(reactor, LOOK_SECONDS)
+            await admin.describeCluster()
+            await admin.listGroups()
+            checkAll(await admin.deleteTopics([name]))
+            record.write("done", number)
+        except PylogbrokerError as error:
+            record.write("error", type(error).__name__, error)
+        number += 1
+        await deferLater(reactor, AGAIN_SECONDS)
+    await admin.close()
+    record.write("end", "{}")
+
+
 if __name__ == "__main__":
-    start({"broker": serve, "producer": publish, "consumer": consume, "copier": copy})
+    start(
+        {
+            "broker": serve,
+            "producer": publish,
+            "consumer": consume,
+            "copier": copy,
+            "admin": administer,
+        }
+    )

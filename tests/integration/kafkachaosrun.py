@@ -26,8 +26,8 @@ from tests.integration.kafkachaosjudge import (
     judgeGroup,
     judgeLogs,
 )
-from tests.integration.kafkachaosmember import CLICKS, COPIES, placed
 from tests.integration.kafkachaosrecords import commitsOf, lateTimesOf, sentBy, tenuresOf
+from tests.integration.numberedmessages import CLICKS, COPIES, placed, valueName
 from tests.oracle.directoryrecording import readRecords
 
 COPIERS = "copiers"
@@ -199,8 +199,7 @@ class KafkaChaosRun(ChaosRun):
         records: Any = readRecords(self._bootstrapServers, places, isolation)
         return {
             placed(topic, number): [
-                Entry(record[0], record[4].rpartition(".")[0])
-                for record in records[f"{topic}-{number}"]
+                Entry(record[0], valueName(record[4])) for record in records[f"{topic}-{number}"]
             ]
             for number in range(self.partitionCount)
         }

@@ -148,6 +148,7 @@ class JavaProcess:
 
     @ivar jvm: py4j's view of its packages.
     @ivar kafka: C{org.apache.kafka} in it.
+    @ivar port: of py4j, for other processes that use this one.
     """
 
     def __init__(self, *folders: Path) -> None:
@@ -156,11 +157,11 @@ class JavaProcess:
         """
         jars = [jar for folder in (fetchTools(), *folders) for jar in sorted(folder.glob("*.jar"))]
         self._path = ":".join(map(str, jars))
-        port, self._process = launch_gateway(
+        self.port, self._process = launch_gateway(
             classpath=self._path, javaopts=list(JAVA_OPTIONS), die_on_exit=True, return_proc=True
         )
         self._gateway: Any = JavaGateway(
-            gateway_parameters=GatewayParameters(port=port, auto_convert=True),
+            gateway_parameters=GatewayParameters(port=self.port, auto_convert=True),
             callback_server_parameters=CallbackServerParameters(
                 port=0, daemonize=True, daemonize_connections=True
             ),

@@ -34,8 +34,9 @@ from tests.integration.kafkachaosjudge import (
     judgeGroup,
     judgeLogs,
 )
-from tests.integration.kafkachaosmember import CLICKS, consume, placed, publish
+from tests.integration.kafkachaosmember import consume, publish
 from tests.integration.kafkachaosrecords import commitsOf, sentBy, tenuresOf
+from tests.integration.numberedmessages import CLICKS, placed
 from tests.oracle.directoryrecording import readRecords
 
 SECONDS = 12

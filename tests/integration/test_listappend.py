@@ -14,7 +14,6 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.integration.chaosprogram import Record
-from tests.integration.kafkachaosmember import placed
 from tests.integration.listappend import (
     ABORTED,
     OK,
@@ -25,6 +24,7 @@ from tests.integration.listappend import (
     TransactionsVerdict,
     judgeTransactions,
 )
+from tests.integration.numberedmessages import placed
 from tests.long.appender import LISTS, append, transactionsOf
 from tests.oracle.directoryrecording import readRecords
 

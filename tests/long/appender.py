@@ -30,7 +30,6 @@ from pylogbroker.errors import PylogbrokerError, TimedOutError, UnknownOutcomeEr
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.types import TopicPartition
 from tests.integration.chaosprogram import Record, start
-from tests.integration.kafkachaosmember import placed
 from tests.integration.listappend import (
     ABORTED,
     OK,
@@ -39,6 +38,7 @@ from tests.integration.listappend import (
     Read,
     Transaction,
 )
+from tests.integration.numberedmessages import placed
 
 LISTS = "lists"
 STEP_COUNT_MAX = 5

@@ -132,6 +132,7 @@ def runChaos(
     page: ChaosPage,
     makeTrial: Callable[[str, int, float, Callable[[str], None]], T],
     cells: Callable[[T], Sequence[str]],
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """
     Run trials as the command line says.
@@ -141,6 +142,7 @@ def runChaos(
     @param seconds: how long faults come, by default.
     @param makeTrial: of a directory, a seed, seconds, and what is called with sentences.
     @param cells: a trial's figures, for the table.
+    @param arguments: of the command line; L{None}: all of it.
     @return: the exit status: 0 if nothing was broken.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
@@ -153,7 +155,7 @@ def runChaos(
         help=f"how long faults come, in each run ({seconds:g})",
     )
     parser.add_argument("--output", type=Path, help="a page to write the figures to")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     first = SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     command = (
         f"python -m {program} --seeds {options.seeds} --seed {first} --seconds {options.seconds:g}"

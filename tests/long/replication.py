@@ -3,6 +3,11 @@ The long form of C{tests.integration.test_replication}::
 
     python -m tests.long.replication --seeds 10 --seconds 40 --output docs/results/replication.md
 
+or, with all clients of today's Kafka at their default settings
+(L{tests.integration.clusterclients})::
+
+    python -m tests.long.replication --clients all --seeds 10 --seconds 60
+
 prints what is done while it is done, and writes a page with seeds, versions and figures; the exit
 status is 0 if nothing was broken. Where something was, the directory with the data, the logs and
 the records of all processes is kept, and named.
@@ -10,8 +15,11 @@ the records of all processes is kept, and named.
 
 from __future__ import annotations
 
+import argparse
 from importlib.metadata import version
 
+from tests.integration import clusterclients
+from tests.integration.clusterclients import ClusterClientsTrial
 from tests.integration.kafkachaosrun import CLIENT_PROPERTIES
 from tests.long.chaosruns import ChaosPage, runChaos
 from tests.long.replicationchaos import (
@@ -21,6 +29,7 @@ from tests.long.replicationchaos import (
     RECOVERY_SECONDS,
     ReplicationTrial,
 )
+from tests.oracle.apachebroker import VERSION
 
 PAGE = ChaosPage(
     (
@@ -73,8 +82,67 @@ def cells(trial: ReplicationTrial) -> list[str]:
     ]
 
 
+ALL_CLIENTS_PAGE = ChaosPage(
+    (
+        "Three brokers and our ZooKeeper server as processes; each topic has three replicas, of",
+        "which two must be in sync. All clients of today's Kafka go on at their default settings:",
+        "producers, groups and applications that copy a topic in transactions, of pylogbroker,",
+        "confluent-kafka, aiokafka, kafka-python and Java, and Apache's console tools. One broker",
+        "at a time is killed (-9), stopped for longer than its session, restarted in order, or cut",
+        "off, in both directions or in one. What must hold is in",
+        "[testing](../testing.md#all-clients-with-replicas).",
+    ),
+    (
+        f"confluent-kafka {version('confluent-kafka')}",
+        f"aiokafka {version('aiokafka')}",
+        f"kafka-python {version('kafka-python')}",
+        f"Apache Kafka {VERSION}",
+    ),
+    (f"brokers: {clusterclients.BROKER_PROPERTIES}",),
+    (
+        "sent",
+        "acknowledged",
+        "copied",
+        "delivered",
+        "delivered again",
+        "tools",
+        "in sync, and all clients go on (s)",
+        "bytes compared",
+    ),
+)
+
+
+def allClientsCells(trial: ClusterClientsTrial) -> list[str]:
+    """The figures of a run with all clients, for the table."""
+    figures = trial.figures
+    return [
+        f"{figures.sentCount:,}",
+        f"{figures.okCount:,}",
+        f"{figures.copiedCount:,}",
+        f"{figures.deliveredCount:,}",
+        f"{figures.againCount:,}",
+        f"{figures.toolCount:,}",
+        " ".join(map(str, figures.recoverySeconds)),
+        f"{figures.comparedCount:,}",
+    ]
+
+
 def main() -> int:
     """Run it; returns the exit status."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--clients", choices=["some", "all"], default="some")
+    options, rest = parser.parse_known_args()
+    if options.clients == "all":
+        return runChaos(
+            "tests.long.replication --clients all",
+            "As without --clients, with all clients of today's Kafka at their defaults.",
+            10,
+            60,
+            ALL_CLIENTS_PAGE,
+            ClusterClientsTrial,
+            allClientsCells,
+            rest,
+        )
     return runChaos(
         "tests.long.replication",
         "Take brokers of a cluster away one after another, and see whether anything is lost.",
@@ -83,6 +151,7 @@ def main() -> int:
         PAGE,
         ReplicationTrial,
         cells,
+        rest,
     )
 
 

@@ -27,9 +27,10 @@ from pylogbroker.programs.localcluster import FIRST_ID, brokerProperties
 from tests.integration import kafkachaosrun
 from tests.integration.chaosrun import BrokenError, Member, steadyPort
 from tests.integration.kafkachaosjudge import BROKER
-from tests.integration.kafkachaosmember import CLICKS, COPIES, PAUSE_SECONDS
 from tests.integration.kafkachaosrecords import commitsOf
 from tests.integration.kafkachaosrun import CLIENT_PROPERTIES, COPIERS, KafkaChaosRun, outcomesOf
+from tests.integration.numberedmessages import CLICKS, COPIES, PAUSE_SECONDS
+from tests.integration.replicalogs import differences
 from tests.integration.zookeeperprocess import ZookeeperProcess
 
 BROKERS = (FIRST_ID, FIRST_ID + 1, FIRST_ID + 2)
@@ -214,7 +215,7 @@ class ReplicationTrial(KafkaChaosRun):
     ) -> Member:
         module = {
             "ours": "tests.integration.kafkachaosmember",
-            "confluent": "tests.long.confluentmember",
+            "confluent": "tests.integration.confluentmember",
             "appender": "tests.long.appender",
         }[of]
         given = {"seed": self._random.random(), **options}
@@ -444,33 +445,20 @@ class ReplicationTrial(KafkaChaosRun):
 
     def _compareLogs(self) -> None:
         """
-        What clients have is the same in all replicas, byte for byte. The brokers do not stop at
-        once, so the last one may have more about groups and transactions.
+        What clients have is the same in all replicas, byte for byte.
         """
-        count = 0
-        for topic, partitions, mayEndEarlier in (
-            *((topic, PARTITION_COUNT, False) for topic in self.topics),
-            (OFFSETS, COORDINATOR_PARTITION_COUNT, True),
-            (TRANSACTIONS, COORDINATOR_PARTITION_COUNT, True),
-        ):
-            if mayEndEarlier and self.figures.isCompacting:
-                continue
-            for index in range(partitions):
-                found = {number: self._logOf(number, f"{topic}-{index}") for number in BROKERS}
-                longest = max(found.values(), key=len)
-                count += min(map(len, found.values()))
-                for number, each in found.items():
-                    same = _commonCount(each, longest)
-                    if same < (len(each) if mayEndEarlier else len(longest)):
-                        self._broken.append(
-                            f"the log of {topic}-{index} of broker {number} has {len(each)} bytes,"
-                            f" and another one {len(longest)}; the first {same} are the same"
-                        )
+        coordinators = [
+            f"{topic}-{index}"
+            for topic in (OFFSETS, TRANSACTIONS)
+            for index in range(COORDINATOR_PARTITION_COUNT)
+        ]
+        count, wrong = differences(
+            {number: Path(self._directory(number), f"broker{number}") for number in BROKERS},
+            [f"{topic}-{index}" for topic in self.topics for index in range(PARTITION_COUNT)],
+            () if self.figures.isCompacting else coordinators,
+        )
+        self._broken += wrong
         self.figures = self.figures._replace(comparedCount=count)
-
-    def _logOf(self, broker: int, partition: str) -> bytes:
-        directory = Path(self._directory(broker), f"broker{broker}", partition)
-        return b"".join(each.read_bytes() for each in sorted(directory.glob("*.log")))
 
     def _judge(self) -> None:
         producers = self._judgeProducers()
@@ -501,12 +489,3 @@ class ReplicationTrial(KafkaChaosRun):
         super()._clear()
         if self._zookeeper is not None:
             self._zookeeper.kill()
-
-
-def _commonCount(one: bytes, other: bytes) -> int:
-    """How many bytes at the beginning are the same."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
-    return low

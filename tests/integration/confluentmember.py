@@ -1,13 +1,15 @@
 """
-Programs with confluent-kafka for L{tests.long.replicationchaos}: a producer of numbered messages,
-and a member of a group. They write down what those of L{tests.integration.kafkachaosmember} do, so
-the same judge reads it. They have no reactor: C{SIGTERM} sets an event.
+Programs with confluent-kafka for L{tests.long.replicationchaos} and
+L{tests.integration.clusterclients}: producers of numbered messages, a member of a group, and an
+application that copies a topic in transactions. They write down what those of
+L{tests.integration.kafkachaosmember} do, so the same judge reads it. They have no reactor:
+C{SIGTERM} sets an event.
 """
 
 from __future__ import annotations
 
 import json
-import signal
+import os
 import sys
 import threading
 from collections import Counter
@@ -19,10 +21,24 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.integration.chaosprogram import Record
 from tests.integration.kafkachaosjudge import NO_OFFSET
-from tests.integration.kafkachaosmember import BATCH_COUNT, CLICKS, PAUSE_SECONDS, placed
+from tests.integration.numberedmessages import (
+    BATCH_COUNT,
+    CLICKS,
+    PAUSE_SECONDS,
+    Messages,
+    placed,
+    start,
+    valueName,
+)
 
 POLL_SECONDS = 0.2
 FLUSH_SECONDS = 150.0
+STUCK_SECONDS = 20
+"""
+In librdkafka 2.16 the call that commits offsets in a transaction waits for ever when the group's
+coordinator has been away (its issue 5511): a broker that is not in the metadata any more is given
+up, and stays the coordinator.
+"""
 _COUNTERS = {"ok": "writtenCount", "failed": "failedCount", "unknown": "unknownCount"}
 
 
@@ -61,15 +77,39 @@ def publish(options: dict[str, Any], record: Record, over: threading.Event) -> N
     record.write("end", json.dumps({name: told[word] for word, name in _COUNTERS.items()}))
 
 
+def publishByKey(options: dict[str, Any], record: Record, over: threading.Event) -> None:
+    """Publish with keys until it is C{over}."""
+    messages = Messages(options["name"], Random(options["seed"]), record)
+    producer = Producer(options["properties"])
+
+    def delivered(number: int, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            found = message.topic(), message.partition(), message.offset()
+            messages.acknowledged(number, *found)
+        else:
+            messages.unknown(number, error.name(), error.str())
+
+    while not over.wait(options["pause"]):
+        number, key, value = messages.next()
+        producer.produce(CLICKS, value, key, on_delivery=partial(delivered, number))
+        producer.poll(0)
+    producer.flush(FLUSH_SECONDS)
+    messages.end()
+
+
 def consume(options: dict[str, Any], record: Record, over: threading.Event) -> None:
-    """Be a member of a group until it is C{over}; commits what was handled, and waits for it."""
+    """
+    Be a member of a group until it is C{over}; with C{enable.auto.commit=False} it commits what was
+    handled, and waits for it.
+    """
+    isByHand = options["properties"].get("enable.auto.commit") is False
     consumer = Consumer(options["properties"])
     handled: dict[tuple[str, int], int] = {}
 
     def commit() -> None:
         positions = [TopicPartition(*place, offset) for place, offset in handled.items()]
         handled.clear()
-        if not positions:
+        if not positions or not isByHand:
             return
         try:
             done = consumer.commit(offsets=positions, asynchronous=False) or []
@@ -109,8 +149,7 @@ def consume(options: dict[str, Any], record: Record, over: threading.Event) -> N
             continue
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None and partition is not None and offset is not None
-        value = (message.value() or b"").decode().rpartition(".")[0]
-        record.write("got", placed(topic, partition), offset, value)
+        record.write("got", placed(topic, partition), offset, valueName(message.value()))
         handled[topic, partition] = offset + 1
         count += 1
         if count % BATCH_COUNT == 0:
@@ -120,14 +159,52 @@ def consume(options: dict[str, Any], record: Record, over: threading.Event) -> N
     record.write("end", "{}")
 
 
-def main() -> None:
-    """Run the program that the command line names, in JSON."""
-    options = json.loads(sys.argv[1])
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
-    program = {"producer": publish, "consumer": consume}[options["program"]]
-    program(options, Record(options["record"]), over)
+def copy(options: dict[str, Any], record: Record, over: threading.Event) -> None:
+    """
+    Copy L{CLICKS}, partition by partition, in transactions, until it is C{over}. After an error it
+    begins anew, as an application does that was started again. So it does where a call does not
+    return (L{STUCK_SECONDS}).
+    """
+
+    def startAgain() -> None:
+        record.write("error", "copy", f"a transaction has taken {STUCK_SECONDS} s")
+        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:]])
+
+    while not over.is_set():
+        producer, consumer = Producer(options["producer"]), Consumer(options["consumer"])
+        try:
+            producer.init_transactions()
+            consumer.subscribe([CLICKS])
+            while not over.wait(options["pause"]):
+                found = [
+                    each for each in consumer.consume(BATCH_COUNT, POLL_SECONDS) if not each.error()
+                ]
+                if found:
+                    watchdog = threading.Timer(STUCK_SECONDS, startAgain)
+                    watchdog.start()
+                    try:
+                        _transact(producer, consumer, options["target"], found)
+                    finally:
+                        watchdog.cancel()
+                    record.write("copied", len(found))
+        except KafkaException as error:
+            record.write("error", "copy", error)
+        consumer.close()
+        if not over.is_set():
+            over.wait(POLL_SECONDS)
+    record.write("end", "{}")
+
+
+def _transact(producer: Producer, consumer: Consumer, target: str, found: list[Any]) -> None:
+    behind: dict[int, int] = {}
+    producer.begin_transaction()
+    for each in found:
+        behind[each.partition()] = each.offset() + 1
+        producer.produce(target, each.value(), each.key(), partition=each.partition())
+    places = [TopicPartition(CLICKS, *place) for place in behind.items()]
+    producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata())
+    producer.commit_transaction()
 
 
 if __name__ == "__main__":
-    main()
+    start({"producer": publish, "keyproducer": publishByKey, "consumer": consume, "copier": copy})
