@@ -1,0 +1,869 @@
+"""
+The simulation of a whole cluster in one process.
+
+A seed decides the settings, the order of all events, and the faults. Three or four brokers run as
+programs wire them: requests in frames on connections, logs on files that forget what was not
+synced, the metadata log and the controller in a ZooKeeper with sessions, coordinators of groups and
+transactions. Our own clients use them: producers, a group, an application that copies a topic in
+transactions, readers, an operator. After the faults everything is repaired, and the cluster has to
+recover within L{CALM_SECONDS_MAX}.
+
+What must hold, beside what L{tests.simulation.cluster.ledger} says of logs and clients:
+
+ - one process leads a partition in an epoch;
+ - a committed position of a group does not go back, nor does the end of a partition;
+ - no two members own a partition in one generation;
+ - no broker says that something is a bug, and none drops committed records;
+ - at the end all replicas are in sync and equal, all clients have their answers, the groups have
+   read all, and no transaction is open.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from errno import EIO
+from functools import partial
+from random import Random
+from typing import Any
+from unittest.mock import patch
+from zlib import crc32
+
+from twisted.internet.defer import Deferred
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
+
+from pylogbroker.broker.metadata import snapshots
+from pylogbroker.client.kafka.admin.client import AdminClient
+from pylogbroker.client.kafka.admin.topics import (
+    AlterConfigOperation,
+    ConfigResource,
+    NewTopic,
+    ResourceKind,
+)
+from pylogbroker.cluster.metadataimage import MetadataImage
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.types import TopicPartition
+from tests.simulation.cluster.brokers import PORT, SimulatedBroker, hostOf
+from tests.simulation.cluster.clients import (
+    COPIERS,
+    COPIES,
+    LOGS,
+    READERS,
+    SimulatedClient,
+    SimulatedCopier,
+    SimulatedMember,
+    SimulatedProducer,
+    SimulatedReader,
+)
+from tests.simulation.cluster.ledger import Ledger, LogRecord, Place, recordsOf
+from tests.simulation.cluster.network import Network, Process, Scheduler
+from tests.simulation.cluster.zookeeper import SimulatedZookeeper
+from tests.simulation.coordinators.world import BrokenPromiseError
+
+PARTITION_COUNT = 2
+FAULT_SECONDS = (1.5, 3.0, 5.0)
+CALM_SECONDS_MAX = 40.0
+LOOK_SECONDS = 0.25
+START_SECONDS_MAX = 20.0
+TRACE_COUNT_MAX = 6_000
+CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
+AWAY_SECONDS = (0.05, 0.5, 2.0, 4.0)
+CLIENT_HOST = "192.0.2.10{}"
+OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
+COMPACTED = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+
+CLIENT_PROPERTIES = {
+    "request.timeout.ms": "1000",
+    "socket.connection.setup.timeout.ms": "500",
+    "retry.backoff.ms": "50",
+    "retry.backoff.max.ms": "400",
+}
+PRODUCER_PROPERTIES = {
+    **CLIENT_PROPERTIES,
+    "acks": "all",
+    "delivery.timeout.ms": "8000",
+    "max.block.ms": "8000",
+}
+CONSUMER_PROPERTIES = {
+    **CLIENT_PROPERTIES,
+    "auto.offset.reset": "earliest",
+    "fetch.max.wait.ms": "400",
+    "default.api.timeout.ms": "4000",
+    "enable.auto.commit": "false",
+    "metadata.max.age.ms": "5000",
+}
+
+
+class ClusterWorld:
+    """
+    One run.
+
+    @ivar trace: what happened, if asked for.
+    @ivar brokers: by id.
+    @ivar isCalm: no more faults.
+    @ivar isGivenUp: a disk has failed that was the only one with all that is in a partition. It
+        has no leader until an operator accepts a loss.
+    @ivar isFlushed: whether acknowledgements are durable; otherwise no power is cut.
+    """
+
+    def __init__(self, seed: int, isTraced: bool = False) -> None:
+        self.seed = seed
+        self.random = random = Random(seed)
+        self.isTraced = isTraced
+        self.isCalm = self.isGivenUp = False
+        self.trace: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.fingerprint = 0
+        self.ledger = Ledger()
+        self.scheduler = Scheduler()
+        self.scheduler.afterCall = self._afterCall
+        self.network = Network(self.scheduler, random, self.counts)
+        self.zookeeper = SimulatedZookeeper(self.scheduler)
+        self.isFlushed = random.random() < 0.85
+        self.properties = {
+            "log.flush.acks.all": str(self.isFlushed).lower(),
+            "default.replication.factor": "3",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.num.partitions": "1",
+            "replica.lag.time.max.ms": random.choice(("1500", "3000")),
+            "replica.fetch.wait.max.ms": "400",
+            "replica.fetch.backoff.ms": random.choice(("50", "300")),
+            "controlled.shutdown.retry.backoff.ms": "500",
+            "group.initial.rebalance.delay.ms": random.choice(("0", "300")),
+            "group.min.session.timeout.ms": "500",
+            "group.consumer.session.timeout.ms": "2000",
+            "group.consumer.heartbeat.interval.ms": "400",
+            "group.consumer.assignment.interval.ms": random.choice(("0", "200")),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+            "log.roll.ms": random.choice(("700", "2000", "3600000")),
+            "log.cleaner.backoff.ms": random.choice(("500", "1500")),
+            "log.cleaner.min.cleanable.ratio": "0",
+            "log.segment.delete.delay.ms": random.choice(("0", "500")),
+            "log.flush.offset.checkpoint.interval.ms": random.choice(("300", "3000")),
+            "auto.create.topics.enable": "false",
+        }
+        brokerCount = random.choice((3, 3, 4))
+        self.brokers = {
+            each: SimulatedBroker(
+                self.network,
+                self.zookeeper,
+                each,
+                self.properties,
+                Random(random.getrandbits(32)),
+                self.say,
+            )
+            for each in range(1, brokerCount + 1)
+        }
+        for broker in self.brokers.values():
+            broker.rate = random.choice(CLOCK_RATES)
+            broker.ahead = random.choice((0.0, 0.0, -3.0, 5.0))
+            broker.delayMax = random.choice((0.0, 0.002, 0.02, 0.1))
+            broker.onStarting = self._starting
+        self._failure = ""
+        self._isConsumerProtocol = random.random() < 0.4
+        self._faultSeconds = random.choice((0.2, 0.5, 1.0))
+        self._snapshotCount = random.choice((6, 1_000))
+        self._hasMembers = random.random() < 0.4
+        self._hasCopier = random.random() < 0.4
+        self._clientCount = 0
+        self.producers: list[SimulatedProducer] = []
+        self.members: list[SimulatedMember] = []
+        self.copiers: list[SimulatedCopier] = []
+        self.readers: list[SimulatedReader] = []
+        self.operator = self._newProcess("operator")
+        self.admin = AdminClient(
+            self.operator,
+            {**CLIENT_PROPERTIES, "bootstrap.servers": self.servers},
+            random=Random(random.getrandbits(32)).random,
+        )
+
+    @property
+    def servers(self) -> str:
+        """For C{bootstrap.servers}."""
+        return ",".join(f"{hostOf(each)}:{PORT}" for each in self.brokers)
+
+    def say(self, text: str) -> None:
+        """Note what happens, if the seed is traced."""
+        if self.isTraced:
+            self.trace.append(f"{self.scheduler.now:9.3f} {text}")
+            del self.trace[:-TRACE_COUNT_MAX]
+
+    def fail(self, text: str) -> None:
+        """Something does not hold; the run ends."""
+        if not self._failure:
+            self.say(f"!! {text}")
+        self._failure = self._failure or text
+
+    # -- what is watched
+
+    def _afterCall(self, process: Process) -> None:
+        for broker in self.brokers.values():
+            if broker.process is process and broker.fileSystem._isOff and broker.isUp:
+                self.say(f"{process} loses its power in the middle of its work")
+                broker.cutPower()
+                self._startIn(broker)
+
+    def _starting(self, broker: SimulatedBroker) -> None:
+        """See who leads what."""
+        service, process = broker.service, broker.process
+        assert service is not None and process is not None
+        topics, replicas = service.kafka.topics, service.kafka.replicas
+        lead = topics.lead
+
+        def leads(topic: Any, index: int) -> None:
+            for each in replicas._replicas.values():
+                machine = each.machine
+                if each.topic is topic and each.index == index and machine is not None:
+                    assert machine.leader is not None
+                    self.counts["led"] += 1
+                    place = f"{topic.name} {topic.topicId}", index
+                    try:
+                        self.ledger.leads(place, machine.leader.leaderEpoch, process.name)
+                    except BrokenPromiseError as error:
+                        self.fail(str(error))
+            lead(topic, index)
+
+        topics.lead = leads  # type: ignore[method-assign] # watches what it does
+
+    def _logged(self, event: LogEvent) -> None:
+        """What the package says."""
+        namespace = str(event.get("log_namespace", ""))
+        if not namespace.startswith(("pylogbroker", "twisted", "tests")):
+            return
+        if self.isTraced:
+            self.say(f"  {namespace.rpartition('.')[2]}: {formatEvent(event)}")
+        if event.get("log_level") is LogLevel.critical:
+            text = formatEvent(event)
+            if "is out of service" in text or self._isPowerOff():
+                return  # a disk has failed, or a broker is being lost
+            failure = event.get("log_failure")
+            trace = f": {failure.getTraceback()}" if failure else ""
+            self.fail(f"logged: {text}{trace}")
+
+    def _isPowerOff(self) -> bool:
+        return any(each.fileSystem._isOff for each in self.brokers.values())
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        observer: Any = self._logged
+        globalLogPublisher.addObserver(observer)
+        try:
+            with (
+                patch.object(snapshots, "SNAPSHOT_COUNT", self._snapshotCount),
+                patch.object(snapshots, "KEPT_COUNT", 3),
+            ):
+                yield
+        finally:
+            globalLogPublisher.removeObserver(observer)
+
+    # -- one run
+
+    def run(self) -> None:
+        """
+        @raise BrokenPromiseError: something does not hold.
+        """
+        # The collector closes the coroutines of dead processes at no particular time.
+        wasCollecting = gc.isenabled()
+        gc.disable()
+        with self._watched():
+            try:
+                self.begin()
+                end = self.scheduler.now + self.random.choice(FAULT_SECONDS)
+                while self.scheduler.now < end:
+                    self.advance(self.random.expovariate(1 / self._faultSeconds))
+                    self.fault()
+                self.repair()
+                self.recover()
+                if self.isGivenUp:
+                    self.counts["given up with a disk"] += 1
+                else:
+                    self.judge()
+            finally:
+                if wasCollecting:
+                    gc.enable()
+                self.counts["virtual ms"] += int(self.scheduler.now * 1000)
+                self.counts["calls"] += self.scheduler.callCount
+                self.fingerprint = crc32(
+                    repr((self.network.sentSize, self.scheduler.callCount)).encode(),
+                    self.network.fingerprint,
+                )
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.scheduler.now + seconds
+        while self.scheduler.now < end and not self._failure:
+            self.scheduler.advance(min(LOOK_SECONDS, end - self.scheduler.now))
+        if self._failure:
+            raise BrokenPromiseError(self._failure)
+
+    def waitFor(self, isDone: Callable[[], str], secondsMax: float, what: str) -> None:
+        """
+        Let time pass until nothing is missing.
+
+        @param isDone: what is missing.
+        """
+        end = self.scheduler.now + secondsMax
+        while missing := isDone():
+            if self.scheduler.now >= end:
+                raise BrokenPromiseError(f"not {what} within {secondsMax} s: {missing}")
+            self.advance(LOOK_SECONDS)
+
+    def do(self, asked: Callable[[], Deferred[Any]], secondsMax: float = 10.0) -> Any:
+        """What a request of the operator gives."""
+        outcomes: list[Any] = []
+        self._operate(lambda: asked().addBoth(outcomes.append))
+        self.waitFor(lambda: "" if outcomes else "an answer", secondsMax, "answered")
+        return outcomes[0]
+
+    def _operate(self, act: Callable[[], object]) -> None:
+        def perform() -> None:
+            act()
+
+        self.operator.perform(perform)
+
+    def begin(self) -> None:
+        """The cluster starts, with its topics and its clients."""
+        self.say(f"{self.properties}")
+        self.network.isCalm = True
+        for broker in self.brokers.values():
+            broker.start()
+        self.waitFor(self._unserved, START_SECONDS_MAX, "started")
+        minInSync = self.random.choice(("1", "2", "2"))
+        resource = ConfigResource(ResourceKind.BROKER, "")
+        change = {"min.insync.replicas": (AlterConfigOperation.SET, minInSync)}
+        self.do(lambda: self.admin.incrementalAlterConfigs({resource: change}))
+        self.say(f"min.insync.replicas={minInSync}")
+        made = self.do(
+            lambda: self.admin.createTopics(
+                [NewTopic(each, PARTITION_COUNT, 3) for each in (LOGS, COPIES)]
+            )
+        )
+        if isinstance(made, Failure):
+            raise BrokenPromiseError(f"no topics: {made.getErrorMessage()}")
+        self.network.isCalm = False
+        self.network.slowShare = self.random.choice((0.0, 0.0, 0.01, 0.05))
+        for _ in range(self.random.choice((1, 2))):
+            self._addProducer()
+        self._addReader(LOGS)
+        if self._hasMembers:
+            for _ in range(2):
+                self._addMember()
+        if self._hasCopier:
+            self._addCopier()
+            self._addReader(COPIES)
+        self._watchPositions()
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups that there are."""
+        return [READERS] * self._hasMembers + [COPIERS] * self._hasCopier
+
+    def _unserved(self) -> str:
+        return ", ".join(str(each) for each in self.brokers.values() if not each.isServing)
+
+    # -- clients
+
+    def _newProcess(self, name: str) -> Process:
+        self._clientCount += 1
+        host = CLIENT_HOST.format(self._clientCount % 5)
+        rate = self.random.choice(CLOCK_RATES)
+        return Process(self.network, f"{name}{self._clientCount}", host, rate)
+
+    def _begin(self, made: SimulatedClient) -> None:
+        made.onFailure = self.fail
+        made.say = self.say
+        made.start()
+
+    def _random(self) -> Random:
+        return Random(self.random.getrandbits(32))
+
+    def _addProducer(self) -> None:
+        properties = {**PRODUCER_PROPERTIES, "bootstrap.servers": self.servers}
+        made = SimulatedProducer(
+            self._newProcess("producer"), properties, self.ledger, self._random()
+        )
+        self.producers.append(made)
+        self._begin(made)
+
+    def _groupProperties(self, group: str) -> dict[str, str]:
+        properties = {
+            **CONSUMER_PROPERTIES,
+            "bootstrap.servers": self.servers,
+            "group.id": group,
+        }
+        if self._isConsumerProtocol:
+            return {**properties, "group.protocol": "consumer"}
+        return {**properties, "session.timeout.ms": "2000", "heartbeat.interval.ms": "400"}
+
+    def _addMember(self) -> None:
+        made = SimulatedMember(
+            self._newProcess("member"), self._groupProperties(READERS), self.ledger, self._random()
+        )
+        self.members.append(made)
+        self._begin(made)
+
+    def _addCopier(self) -> None:
+        properties = {**self._groupProperties(COPIERS), "isolation.level": "read_committed"}
+        made = SimulatedCopier(self._newProcess("copier"), properties, self.ledger, self._random())
+        made.producerProperties = {
+            **PRODUCER_PROPERTIES,
+            "bootstrap.servers": self.servers,
+            "transactional.id": "copier",
+            "transaction.timeout.ms": "3000",
+            "delivery.timeout.ms": "5000",
+        }
+        self.copiers.append(made)
+        self._begin(made)
+
+    def _addReader(self, topic: str) -> None:
+        properties = {**CONSUMER_PROPERTIES, "bootstrap.servers": self.servers}
+        if topic == COPIES:
+            properties["isolation.level"] = "read_committed"
+        made = SimulatedReader(self._newProcess("reader"), properties, self.ledger, self._random())
+        made.topic = topic
+        self.readers.append(made)
+        self._begin(made)
+
+    def _watchPositions(self) -> None:
+        """Ask for the positions of the groups, again and again."""
+
+        def ask(group: str) -> None:
+            self.admin.listConsumerGroupOffsets(group, isStable=True).addCallbacks(
+                partial(found, group), later, errbackArgs=(group,)
+            )
+
+        def found(group: str, positions: Any) -> None:
+            for place, position in positions.items():
+                try:
+                    self.ledger.wasCommitted(group, (place.topic, place.partition), position.offset)
+                except BrokenPromiseError as error:
+                    self.fail(str(error))
+            self.operator.callLater(self.random.random(), ask, group)
+
+        def later(failure: Failure, group: str) -> None:
+            failure.trap(PylogbrokerError)
+            self.operator.callLater(self.random.random(), ask, group)
+
+        for group in self.groups:
+            self.operator.perform(partial(ask, group))
+
+    # -- faults
+
+    def fault(self) -> None:
+        """One thing goes wrong, or an operator does something."""
+        name = self.random.choices(list(FAULTS), list(FAULTS.values()))[0]
+        done = getattr(self, f"_{name}")()
+        if done is not None:
+            self.counts[name] += 1
+            self.say(f"-- {name}: {done}")
+
+    def _someBroker(self) -> SimulatedBroker | None:
+        up = [
+            each
+            for each in self.brokers.values()
+            if each.isUp and each.isWanted and each.process and not each.process.isPaused
+        ]
+        return self.random.choice(up) if up else None
+
+    def _away(self) -> float:
+        return self.random.choice(AWAY_SECONDS) * self.random.random()
+
+    def _startIn(self, broker: SimulatedBroker, seconds: float | None = None) -> None:
+        """A broker that is gone starts again some time."""
+
+        def start() -> None:
+            if not broker.isUp and not broker.isWanted:
+                broker.fileSystem.mend()
+                broker.start()
+
+        self.scheduler.after(self._away() if seconds is None else seconds, start)
+
+    def _kill(self) -> str | None:
+        broker = self._someBroker()
+        if broker is None:
+            return None
+        broker.kill()
+        self._startIn(broker)
+        return f"{broker}"
+
+    def _powerCut(self) -> str | None:
+        broker = self._someBroker()
+        if broker is None or not self.isFlushed:
+            return None
+        broker.cutPower()
+        self._startIn(broker)
+        return f"{broker}"
+
+    def _powerCutAtStep(self) -> str | None:
+        """The power fails in the middle of what a broker does next."""
+        broker = self._someBroker()
+        if broker is None or not self.isFlushed or broker.fileSystem.cutAt is not None:
+            return None
+        count = self.random.choice((0, 1, 2, 5, 12, 30))
+        broker.fileSystem.cutAt = broker.fileSystem.operationCount + count
+        return f"{broker}, before file operation {count}"
+
+    def _allDown(self) -> str | None:
+        isPower = self.isFlushed and self.random.random() < 0.7
+        for broker in self.brokers.values():
+            if broker.isUp:
+                if isPower:
+                    broker.cutPower()
+                else:
+                    broker.kill()
+                self._startIn(broker)
+        return "power cut" if isPower else "killed"
+
+    def _stop(self) -> str | None:
+        broker = self._someBroker()
+        if broker is None or not broker.isServing:
+            return None
+        broker.stop()
+        self._whenGone(broker)
+        return f"{broker}"
+
+    def _whenGone(self, broker: SimulatedBroker) -> None:
+        if broker.isUp and not broker.isWanted:
+            self.scheduler.after(0.1, self._whenGone, broker)
+        else:
+            self._startIn(broker)
+
+    def _pause(self) -> str | None:
+        broker = self._someBroker()
+        return None if broker is None else self._pauseBroker(broker)
+
+    def _pauseBroker(self, broker: SimulatedBroker) -> str:
+        seconds, startCount = self._away(), broker.startCount
+        broker.pause()
+
+        def resume() -> None:
+            if broker.startCount == startCount and broker.isUp:
+                broker.resume()
+
+        self.scheduler.after(seconds, resume)
+        return f"{broker}, {seconds:.3f} s"
+
+    def _controller(self) -> str | None:
+        """The controller is lost, by one of several ways."""
+        for broker in self.brokers.values():
+            service = broker.service
+            if (
+                service is not None
+                and broker.isWanted
+                and service.kafka.cluster is not None
+                and service.kafka.cluster.isController
+                and broker.process is not None
+                and not broker.process.isPaused
+            ):
+                way = self.random.choice(("killed", "paused", "severed"))
+                if way == "killed":
+                    broker.kill()
+                    self._startIn(broker)
+                elif way == "paused":
+                    self._pauseBroker(broker)
+                else:
+                    self._severBroker(broker)
+                return f"{broker}, {way}"
+        return None
+
+    def _severed(self) -> str | None:
+        broker = self._someBroker()
+        return None if broker is None else self._severBroker(broker)
+
+    def _severBroker(self, broker: SimulatedBroker) -> str:
+        seconds = self._away()
+        self.zookeeper.unreachable.add(broker.host)
+        broker.sever()
+        self.scheduler.after(seconds, self.zookeeper.unreachable.discard, broker.host)
+        return f"{broker} from ZooKeeper, {seconds:.3f} s"
+
+    def _zookeeperAway(self) -> str | None:
+        for broker in self.brokers.values():
+            self._severBroker(broker)
+        return "for all"
+
+    def _cut(self) -> str | None:
+        hosts = [broker.host for broker in self.brokers.values()]
+        hosts.append(CLIENT_HOST.format(self.random.randrange(5)))
+        one, other = self.random.sample(hosts, 2)
+        isBothWays, seconds = self.random.random() < 0.5, self._away()
+        for pair in ((one, other), (other, one))[: 1 + isBothWays]:
+            self.network.cut(*pair)
+            self.scheduler.after(seconds, self.network.mend, *pair)
+        return f"{one} {'<->' if isBothWays else '->'} {other}, {seconds:.3f} s"
+
+    def _connection(self) -> str | None:
+        processes = [each.process for each in self.brokers.values() if each.process is not None]
+        transports = [each for process in processes for each in process.transports]
+        if not transports:
+            return None
+        found = self.random.choice(transports)
+        found.cut(self.random.choice((0.0, 0.1, 1.0)), self.random.choice((0.0, 0.1, 1.0)))
+        return f"between {found.process} and {found.peer.process}"
+
+    def _disk(self) -> str | None:
+        """A disk fails once; later its broker is started again."""
+        broker = self._someBroker()
+        if broker is None:
+            return None
+        action = self.random.choice(("write", "fsync"))
+        broker.fileSystem.fail(action, ".log", EIO)
+        self.scheduler.after(1.0 + self._away(), self._replaceDisk, broker, broker.startCount)
+        return f"{action} on {broker}"
+
+    def _replaceDisk(self, broker: SimulatedBroker, startCount: int) -> None:
+        broker.fileSystem.mend()
+        if broker.startCount == startCount and broker.isUp and broker.isWanted:
+            broker.kill()
+            self._startIn(broker)
+
+    def _producerDies(self) -> str | None:
+        return self._replace(self.producers, self._addProducer)
+
+    def _memberDies(self) -> str | None:
+        return self._replace(self.members, self._addMember)
+
+    def _copierDies(self) -> str | None:
+        return self._replace(self.copiers, self._addCopier)
+
+    def _replace(self, clients: list[Any], add: Callable[[], None]) -> str | None:
+        living = [each for each in clients if not each.isOver and not each.process.isPaused]
+        if not living:
+            return None
+        client = self.random.choice(living)
+        if self.random.random() < 0.6:
+            client.kill()
+            add()
+            return f"{client.process} is killed"
+        seconds = self._away()
+        client.process.pause()
+        self.scheduler.after(seconds, client.process.resume)
+        if self.random.random() < 0.5:
+            client.isOver = True  # it is thought to be dead, and replaced
+            self.scheduler.after(seconds + 3.0, client.kill)
+            add()
+            return f"{client.process} pauses for {seconds:.3f} s, and is replaced"
+        return f"{client.process} pauses for {seconds:.3f} s"
+
+    # -- what an operator does
+
+    def _ask(self, act: Callable[[], Deferred[Any]]) -> None:
+        def ignore(failure: Failure) -> None:
+            failure.trap(PylogbrokerError)
+
+        self._operate(lambda: act().addErrback(ignore))
+
+    def _reassign(self) -> str | None:
+        place = TopicPartition(
+            self.random.choice((LOGS, COPIES, OFFSETS_TOPIC)), self.random.randrange(2)
+        )
+        if place.topic == OFFSETS_TOPIC:
+            place = place._replace(partition=0)
+        count = self.random.choice((2, 3, 3))
+        replicas = self.random.sample(sorted(self.brokers), count)
+        target = None if self.random.random() < 0.2 else replicas
+        self._ask(lambda: self.admin.alterPartitionReassignments({place: target}))
+        return f"{place} to {target}"
+
+    def _elect(self) -> str | None:
+        self._ask(lambda: self.admin.electLeaders(None))
+        return "the preferred leaders"
+
+    def _minInSync(self) -> str | None:
+        value = self.random.choice(("1", "2"))
+        resource = ConfigResource(ResourceKind.TOPIC, self.random.choice((LOGS, COPIES)))
+        change = {"min.insync.replicas": (AlterConfigOperation.SET, value)}
+        self._ask(lambda: self.admin.incrementalAlterConfigs({resource: change}))
+        return f"{resource.name}: {value}"
+
+    def _topics(self) -> str | None:
+        """Another topic comes, or goes."""
+        name = f"scratch{self.random.randrange(2)}"
+        if self.random.random() < 0.5:
+            self._ask(lambda: self.admin.createTopics([NewTopic(name, 2, 2)]))
+            return f"{name} is created"
+        self._ask(lambda: self.admin.deleteTopics([name]))
+        return f"{name} is deleted"
+
+    # -- the end
+
+    def repair(self) -> None:
+        """All faults end."""
+        self.say("no more faults")
+        self.isCalm = self.network.isCalm = True
+        for pair in list(self.network.cuts):
+            self.network.mend(*pair)
+        self.zookeeper.unreachable.clear()
+        for producer in self.producers:
+            producer.end()
+        for broker in self.brokers.values():
+            broker.fileSystem.mend()
+            broker.fileSystem.cutAt = None
+            if broker.isUp and broker.isWanted and self._hasFailed(broker):
+                broker.kill()
+            broker.resume() if broker.process is not None else None
+            if not broker.isUp:
+                broker.start()
+        for client in (*self.members, *self.copiers, *self.readers, *self.producers):
+            client.process.resume()
+
+    def _hasFailed(self, broker: SimulatedBroker) -> bool:
+        assert broker.service is not None
+        directory = broker.service.directory
+        return bool(directory.failures) or any(each.failure for each in directory.logs.values())
+
+    def recover(self) -> None:
+        """
+        Everything comes to rest.
+
+        @raise BrokenPromiseError: it does not.
+        """
+        since = self.scheduler.now
+        for broker in self.brokers.values():
+            if not broker.isWanted:
+                self._startIn(broker, 0.5)
+        self.waitFor(self._unsettled, CALM_SECONDS_MAX, "recovered")
+        self.counts["calm ms"] += int((self.scheduler.now - since) * 1000)
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """The cluster's metadata, as the broker has them that is furthest."""
+        managers = [
+            each.service.kafka.metadata
+            for each in self.brokers.values()
+            if each.service is not None
+        ]
+        found = max(managers, key=lambda each: each.position, default=None)
+        return None if found is None else found.image
+
+    def _unsettled(self) -> str:
+        """What is missing until all is at rest."""
+        for broker in self.brokers.values():
+            if not broker.isWanted and not broker.isUp:
+                self._startIn(broker, 0.0)
+        if missing := self._unserved():
+            return f"{missing} does not serve"
+        image = self.image
+        assert image is not None
+        for name, topic in sorted(image.topics.items()):
+            for index, part in enumerate(topic.partitions):
+                if self.counts["disk"] and part.leader == part.lastKnownLeader == -1:
+                    if not part.inSync and not part.eligibleLeaders:
+                        self.isGivenUp = True
+                        return ""
+                if part.leader < 0 or {*part.inSync} != {*part.replicas} or part.adding:
+                    return f"{name}-{index} is {part}"
+                logs = [self.brokers[each].log(name, index) for each in part.replicas]
+                marks = {
+                    (each.logEndOffset, each.highWatermark) if each is not None else None
+                    for each in logs
+                }
+                if len(marks) != 1 or None in marks or len({*marks.pop()}) != 1:  # type: ignore[misc]
+                    return f"{name}-{index} has marks {marks} in {part}"
+        for producer in self.producers:
+            if producer.waitingCount and not producer.process.isDead:
+                return f"{producer.process} waits for {producer.waitingCount} messages"
+        return self._unread()
+
+    def _unread(self) -> str:
+        for index in range(PARTITION_COUNT):
+            logs, copies = self._log(LOGS, index), self._log(COPIES, index)
+            if copies.lastStableOffset != copies.logEndOffset:
+                return f"{COPIES}-{index} is stable to {copies.lastStableOffset}"
+            for group in self.groups:
+                found = self.ledger.committed.get((group, (LOGS, index)), 0)
+                isLate = (
+                    found in self.ledger.doubtful[group, (LOGS, index)]
+                    and logs.logEndOffset - 1 in self.ledger.delivered[group, (LOGS, index)]
+                )
+                if found != logs.logEndOffset and not isLate:
+                    return f"{group} are at {found} of {logs.logEndOffset} in {LOGS}-{index}"
+            for reader, log in zip(self.readers, (logs, copies), strict=False):
+                place = TopicPartition(reader.topic, index)
+                if reader.consumer is None or reader.consumer.positions.get(place, 0) != (
+                    log.logEndOffset
+                ):
+                    return f"{reader.process} has not read all of {place}"
+        return ""
+
+    def _log(self, topic: str, index: int) -> BatchLog:
+        """The log of a partition's leader."""
+        image = self.image
+        assert image is not None
+        found = self.brokers[image.topics[topic].partitions[index].leader].log(topic, index)
+        assert found is not None
+        return found
+
+    def judge(self) -> None:
+        """
+        See whether all that must hold holds.
+
+        @raise BrokenPromiseError: something does not.
+        """
+        image = self.image
+        assert image is not None
+        records: dict[Place, list[LogRecord]] = {}
+        for name, topic in sorted(image.topics.items()):
+            for index, part in enumerate(topic.partitions):
+                logs = {each: self._bytesOf(each, name, index) for each in part.replicas}
+                records[name, index] = list(recordsOf(logs[part.leader]))
+                if name not in COMPACTED and len({*logs.values()}) != 1:
+                    raise BrokenPromiseError(f"the replicas of {name}-{index} differ: {part}")
+                if name in COMPACTED:
+                    self._compare(f"{name}-{index}", logs)
+        for index in range(PARTITION_COUNT):
+            logs_, copies = (LOGS, index), (COPIES, index)
+            self.ledger.judge(logs_, records[logs_])
+            if self._hasMembers:
+                self.ledger.judgeDelivered(READERS, logs_, records[logs_])
+            if self._hasCopier:
+                self.ledger.judgeCopies(logs_, records[logs_], copies, records[copies])
+            self.counts["messages"] += len(records[logs_])
+            self.counts["copies"] += len(records[copies])
+        outcomes = self.ledger.outcomes.values()
+        self.counts["acknowledged"] += sum(isinstance(each, int) for each in outcomes)
+        self.counts["not acknowledged"] += sum(not isinstance(each, int) for each in outcomes)
+
+    def _bytesOf(self, brokerId: int, topic: str, index: int) -> bytes:
+        broker = self.brokers[brokerId]
+        log = broker.log(topic, index)
+        assert log is not None
+        return b"".join(broker.fileSystem.contents(each.path) for each in log.segments)
+
+    def _compare(self, name: str, logs: dict[int, bytes]) -> None:
+        """Replicas that are compacted, each by itself, have the same records at an offset."""
+        found: dict[int, LogRecord] = {}
+        for data in logs.values():
+            for each in recordsOf(data):
+                if found.setdefault(each.offset, each) != each:
+                    raise BrokenPromiseError(
+                        f"the replicas of {name} differ: {each} and {found[each.offset]}"
+                    )
+        self.counts["records compared"] += len(found)
+
+
+FAULTS = {
+    "kill": 3.0,
+    "powerCut": 3.0,
+    "powerCutAtStep": 2.0,
+    "allDown": 1.0,
+    "stop": 2.0,
+    "pause": 2.5,
+    "controller": 1.5,
+    "severed": 2.0,
+    "zookeeperAway": 0.5,
+    "cut": 3.0,
+    "connection": 2.0,
+    "disk": 1.0,
+    "producerDies": 0.7,
+    "memberDies": 1.5,
+    "copierDies": 2.0,
+    "reassign": 1.5,
+    "elect": 1.0,
+    "minInSync": 0.7,
+    "topics": 1.0,
+}
