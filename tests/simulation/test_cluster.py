@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.simulation.cluster.world import ClusterWorld
 from tests.simulation.seedtests import addSeedTests, outputsByHashes
 
-SEED_COUNT = 30
-EACH_COUNT = 30
+SEED_COUNT = 180
+EACH_COUNT = 60
 REPEAT_COUNT = 2
 MUST_HAPPEN = ("acknowledged", "kill", "led")
 
