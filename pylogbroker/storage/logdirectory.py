@@ -634,7 +634,7 @@ class LogDirectory:
                 offsets[HIGH_WATERMARK][topicPartition] = min(log.highWatermark, log.flushedOffset)
                 if log.cleanedOffset > 0:
                     offsets[CLEANER][topicPartition] = log.cleanedOffset
-                if log.logStartOffset > log.segments[0].baseOffset:
+                if log.logStartOffset > log.oldestOffset:
                     offsets[LOG_START][topicPartition] = log.logStartOffset
         return offsets
 
@@ -654,7 +654,7 @@ class LogDirectory:
     def flushedStart(self, log: BatchLog) -> int:
         """Where a log begins after a power cut, at the least."""
         saved = self._saved[LOG_START].get(log.topicPartition, 0)
-        return min(log.logStartOffset, max(saved, log.segments[0].baseOffset))
+        return min(log.logStartOffset, max(saved, log.oldestOffset))
 
     def checkpointsAhead(self, log: BatchLog) -> list[str]:
         """

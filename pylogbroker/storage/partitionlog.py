@@ -743,21 +743,28 @@ class PartitionLog:
         touch = self._active if self._active in wanted and self._isActiveEmpty else None
         if not (count or touch or self._toRename or self._toUnlink):
             return None
-        removed = self._toRename + self.segments[:count]
+        self._toRename += self.segments[:count]
         self._list = self._list.replaced(0, count)
-        self._toRename = ()
         self.logStartOffset = max(self.logStartOffset, self.segments[0].baseOffset)
         self.onNews()
         self._deleting = True
         return DeleteJob(
             self._cache.fileSystem,
             self.path,
-            removed,
+            self._toRename,
             [*self._toUnlink],
             touch,
             nowMs,
             self._removeState,
         )
+
+    @property
+    def oldestOffset(self) -> int:
+        """
+        The first offset on the disk: after a power cut the log may have what is above it, also if
+        that is being deleted.
+        """
+        return (self._toRename or self.segments)[0].baseOffset
 
     def finishDelete(self, job: DeleteJob, error: StorageError | None) -> None:
         """

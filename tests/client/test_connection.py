@@ -595,11 +595,12 @@ class EndTests(ConnectionCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_brokerCloses(self) -> None:
-        """A broker that closes may have meant a refusal; the error says so."""
+        """A broker that closes has stopped, or meant a refusal; the error says so."""
         asked = self.ask()
         self.line.end()
         self.assertIn(
-            "how a broker refuses", str(self.failureResultOf(asked, BrokerConnectionError).value)
+            "it has stopped, or refuses a request",
+            str(self.failureResultOf(asked, BrokerConnectionError).value),
         )
 
     def test_lostWhilePushedBack(self) -> None:

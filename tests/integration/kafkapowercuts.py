@@ -962,8 +962,9 @@ class KafkaPowerCutLife(BrokerLife):
             groupInstanceId="i",
             assignments=[assignment] if joined.leader == joined.memberId else [],
         )
-        if synced.errorCode in (*_RETRIABLE, ErrorCode.UNKNOWN_MEMBER_ID):
-            return  # what no SyncGroup has ended is nowhere written
+        lost = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+        if synced.errorCode in (*_RETRIABLE, *lost):
+            return  # what no SyncGroup has ended is nowhere written: the instance has its old id
         _require(synced.errorCode == 0, "SyncGroup has code", synced.errorCode)
         self._books.member = joined.memberId, joined.generationId
 

@@ -542,6 +542,25 @@ class DeleteRecordsTests(BatchLogCase):
         self.log = self.site.reopen()
         self.assertEqual((self.log.logStartOffset, self.log.logEndOffset), (3, 4))
 
+    def test_durableBesideDeletion(self) -> None:
+        """The log start is in the checkpoint as long as segments below it may come back."""
+        self.start()
+        for _ in range(3):
+            self.sequence(2)
+            roll(self.log)
+        self.log.deleteRecords(4)
+        job = self.log.beginDelete(self.log.expired(START_MS), START_MS)
+        self.assertEqual((self.log.segments[0].baseOffset, self.log.oldestOffset), (4, 0))
+        self.site.checkpoint()
+        self.site.double.cutPower()
+        self.log = self.site.reopen()
+        self.assertEqual(self.log.logStartOffset, 4)
+        job = self.log.beginDelete(self.log.expired(START_MS), START_MS)
+        assert job is not None
+        job.run()
+        self.log.finishDelete(job, None)
+        self.assertEqual(self.log.oldestOffset, 4)
+
 
 class TimeTests(BatchLogCase):
     """Offsets by time."""
