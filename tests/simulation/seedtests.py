@@ -9,12 +9,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.coordinators.world import SimulatedWorld, simulateCoordinator
+from tests.simulation.replication.planted import Plant
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -57,6 +58,34 @@ def _seedTest(
         self.assertEqual([name for name in mustHappen if not figures[name]], [])
 
     test.__doc__ = f"Seeds {seeds.start} to {seeds.stop - 1}; what is to be tested happens."
+    return test
+
+
+def addPlantTests(
+    case: type[SynchronousTestCase],
+    make: Callable[[int, bool], SimulatedWorld],
+    plants: Mapping[str, Plant],
+) -> None:
+    """
+    Give a test case a method for each planted mistake, named as it is: its seed finds it, and says
+    what it is to say.
+    """
+    for name, plant in plants.items():
+        first, *rest = ("".join(filter(str.isalpha, word)) for word in name.split())
+        title = "".join([first.lower(), *(word.capitalize() for word in rest)])
+        setattr(case, f"test_{title}", _plantTest(make, name, plant))
+
+
+def _plantTest(
+    make: Callable[[int, bool], SimulatedWorld], name: str, plant: Plant
+) -> Callable[[SynchronousTestCase], None]:
+    def test(self: SynchronousTestCase) -> None:
+        with plant.planted():
+            outcome = simulateCoordinator(make, plant.seed, isTraced=True)
+        found = [fault for fault in outcome.faults if plant.fault in fault]
+        self.assertEqual(len(found), 1, f"{name}: {outcome.faults}")
+
+    test.__doc__ = f"{plant.origin}: {name}."
     return test
 
 

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.simulation.coordinators.world import simulateCoordinator
-from tests.simulation.replication.planted import PLANTS, Plant
+from tests.simulation.replication.planted import PLANTS
 from tests.simulation.replication.storedlog import StoredWorld
 from tests.simulation.replication.world import ReplicationWorld
-from tests.simulation.seedtests import ROOT, addSeedTests, outputsByHashes
+from tests.simulation.seedtests import ROOT, addPlantTests, addSeedTests, outputsByHashes
 
 SEED_COUNT = 300
 EACH_COUNT = 100
@@ -88,21 +86,7 @@ class PlantedReplicationTests(SynchronousTestCase):
     """
 
 
-def _planted(name: str, plant: Plant) -> Callable[[PlantedReplicationTests], None]:
-    def test(self: PlantedReplicationTests) -> None:
-        with plant.planted():
-            outcome = simulateCoordinator(ReplicationWorld, plant.seed)
-        found = [fault for fault in outcome.faults if plant.fault in fault]
-        self.assertEqual(len(found), 1, f"{name}: {outcome.faults}")
-
-    test.__doc__ = f"{plant.origin}: {name}."
-    return test
-
-
-for _name, _plant in PLANTS.items():
-    _first, *_rest = ("".join(filter(str.isalpha, word)) for word in _name.split())
-    _title = "".join([_first.lower(), *(word.capitalize() for word in _rest)])
-    setattr(PlantedReplicationTests, f"test_{_title}", _planted(_name, _plant))
+addPlantTests(PlantedReplicationTests, ReplicationWorld, PLANTS)
 
 
 class ReplicationItselfTests(SynchronousTestCase):

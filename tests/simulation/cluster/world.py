@@ -15,7 +15,8 @@ What must hold, beside what L{tests.simulation.cluster.ledger} says of logs and 
  - no two members own a partition in one generation;
  - no broker says that something is a bug, and none drops committed records;
  - at the end all replicas are in sync and equal, all clients have their answers, the groups have
-   read all, and no transaction is open.
+   read all, and no transaction is open;
+ - then a leader is lost for good, and within L{SUCCESSION_SECONDS_MAX} others lead what it has led.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ from tests.simulation.coordinators.world import BrokenPromiseError
 PARTITION_COUNT = 2
 FAULT_SECONDS = (1.5, 3.0, 5.0)
 CALM_SECONDS_MAX = 40.0
+SUCCESSION_SECONDS_MAX = 8.0
 LOOK_SECONDS = 0.25
 START_SECONDS_MAX = 20.0
 TRACE_COUNT_MAX = 6_000
@@ -282,6 +284,7 @@ class ClusterWorld:
                     self.counts["given up with a disk"] += 1
                 else:
                     self.judge()
+                    self.loseLeader()
             finally:
                 if wasCollecting:
                     gc.enable()
@@ -827,6 +830,29 @@ class ClusterWorld:
         outcomes = self.ledger.outcomes.values()
         self.counts["acknowledged"] += sum(isinstance(each, int) for each in outcomes)
         self.counts["not acknowledged"] += sum(not isinstance(each, int) for each in outcomes)
+
+    def loseLeader(self) -> None:
+        """
+        The leader of a partition is lost for good: others lead what it has led.
+
+        @raise BrokenPromiseError: they do not.
+        """
+        image = self.image
+        assert image is not None
+        lost = image.topics[LOGS].partitions[0].leader
+        self.brokers[lost].kill()
+
+        def led() -> str:
+            image = self.image
+            assert image is not None
+            return ", ".join(
+                f"{name}-{index}"
+                for name, topic in sorted(image.topics.items())
+                for index, part in enumerate(topic.partitions)
+                if part.leader == lost
+            )
+
+        self.waitFor(led, SUCCESSION_SECONDS_MAX, f"led by others than broker {lost}")
 
     def _bytesOf(self, brokerId: int, topic: str, index: int) -> bytes:
         broker = self.brokers[brokerId]

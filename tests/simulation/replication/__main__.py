@@ -14,31 +14,43 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TextIO
 
 from tests.simulation.__main__ import many, one, seedRange
-from tests.simulation.coordinators.world import simulateCoordinator
+from tests.simulation.coordinators.world import SimulatedWorld, simulateCoordinator
 from tests.simulation.replication.planted import PLANTS, Plant
 from tests.simulation.replication.storedlog import StoredWorld
 from tests.simulation.replication.world import ReplicationWorld
 
 
-def findPlanted(plant: Plant, seedCount: int) -> int | None:
-    """The first seed that finds a fault, for the right reason; L{None}: none does."""
+def findPlanted(
+    make: Callable[[int, bool], SimulatedWorld], plant: Plant, seedCount: int
+) -> int | None:
+    """
+    The first seed that finds a fault, for the right reason; L{None}: none does.
+
+    @param make: a world, of the seed and of whether it is traced.
+    """
     for seed in range(seedCount):
         with plant.planted():
-            outcome = simulateCoordinator(ReplicationWorld, seed)
+            outcome = simulateCoordinator(make, seed)
         if any(plant.fault in fault for fault in outcome.faults):
             return seed
     return None
 
 
-def searchAll(seedCount: int, out: TextIO) -> int:
+def searchAll(
+    make: Callable[[int, bool], SimulatedWorld],
+    plants: Mapping[str, Plant],
+    seedCount: int,
+    out: TextIO,
+) -> int:
     """Find all planted faults; returns the exit status."""
     missing = 0
-    for name, plant in PLANTS.items():
-        seed = findPlanted(plant, seedCount)
+    for name, plant in plants.items():
+        seed = findPlanted(make, plant, seedCount)
         missing += seed is None
         found = "not found" if seed is None else f"seed {seed}"
         out.write(f"{name:50} {plant.origin:32} {found}\n")
@@ -61,7 +73,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if options.planted is not None:
-        return searchAll(options.planted, sys.stdout)
+        return searchAll(ReplicationWorld, PLANTS, options.planted, sys.stdout)
     isTraced = options.seed is not None
     make = StoredWorld if options.stored else ReplicationWorld
     simulateOne = partial(simulateCoordinator, make, isTraced=isTraced)

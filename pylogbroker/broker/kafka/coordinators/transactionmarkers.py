@@ -89,7 +89,7 @@ class MarkerWriter:
         producer = TransactionalProducer(markers.producerId, markers.producerEpoch)
         marker = EndMarker(markers.isCommit, markers.coordinatorEpoch, markers.transactionVersion)
         places: dict[int, list[TopicPartition]] = {}
-        for place in markers.partitions:
+        for place in sorted(markers.partitions):
             leader = self._leaderOf(place)
             if leader is not None:
                 places.setdefault(leader, []).append(place)
