@@ -643,9 +643,8 @@ class TransactionCoordinator:
         @param durationFilter: milliseconds that the transaction has been there at least; -1: any.
         @param hasName: whether a transactional id is wanted.
         """
-        if not self._isCurrent():
-            return ListTransactionsAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if self._loading:
+        if self._loading or not self._isCurrent():
+            # Kafka's own client asks again after this code alone.
             return ListTransactionsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         names = list(stateFilters)
         states = {_STATES_BY_NAME[each] for each in names if each in _STATES_BY_NAME}

@@ -335,7 +335,7 @@ class CoordinatorTests(ReplicaCase):
         answer = self.bench.ask(1, ApiKey.INIT_PRODUCER_ID, 4, init)
         self.assertEqual(answer.errorCode, ErrorCode.NOT_COORDINATOR)
         answer = self.bench.ask(1, ApiKey.LIST_TRANSACTIONS, 1, messages.ListTransactionsRequest())
-        self.assertEqual(answer.errorCode, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.assertEqual(answer.errorCode, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         for keyType in (0, 1):
             find = messages.FindCoordinatorRequest(keyType=keyType, coordinatorKeys=["g"])
             (found,) = self.bench.ask(1, ApiKey.FIND_COORDINATOR, 6, find).coordinators
