@@ -647,16 +647,10 @@ class ZookeeperClient(ZookeeperClientBase):
     ) -> Deferred[tuple[Any, Stat | None]]:
         key = kind, path
         watcher = self._watchers.get(key) or _Watcher(self._watchers, key)
-        eventCount = watcher.eventCount
 
         def armed(found: Any) -> tuple[Any, Stat | None]:
-            if watcher.eventCount == eventCount or watcher.lastKind is None:
-                self._watchers.setdefault(key, watcher)
-                watcher.seen = [each for each in watcher.seen if each.isWanted] + [seen]
-            else:
-                # kazoo tells of events and of answers by different threads: the event that has come
-                # meanwhile may be of this watch, and there is no other then.
-                seen(watcher.lastKind)
+            self._watchers.setdefault(key, watcher)
+            watcher.seen = [each for each in watcher.seen if each.isWanted] + [seen]
             if what == "look for":
                 stat = _statOrNone(found)
                 return stat, stat
@@ -677,14 +671,10 @@ class _Watcher:
     callback.
 
     @ivar seen: the watches to call.
-    @ivar eventCount: events that have come.
-    @ivar lastKind: of the last one; L{None}: it was no event of a node.
     """
 
     def __init__(self, watchers: dict[tuple[str, str], _Watcher], key: tuple[str, str]) -> None:
         self.seen: list[_WatchCallback] = []
-        self.eventCount = 0
-        self.lastKind: str | None = None
         self._watchers = watchers
         self._key = key
 
@@ -692,8 +682,7 @@ class _Watcher:
         if self._watchers.get(self._key) is self:
             del self._watchers[self._key]
         seen, self.seen = self.seen, []
-        self.eventCount += 1
-        self.lastKind = kind = KINDS.get(event.type)
+        kind = KINDS.get(event.type)
         if kind is not None:
             for each in seen:
                 each(kind)
