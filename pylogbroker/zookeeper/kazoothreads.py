@@ -3,7 +3,9 @@ The handler that connects kazoo's threads to the reactor's, and the watchdog. It
 own, since it alone depends on kazoo's handlers.
 
 kazoo calls back from its own threads, out of two queues: answers and watches.
-L{ReactorCallbacks} replaces both and hands each callback to the reactor, in kazoo's order.
+L{ReactorCallbacks} replaces both and hands each callback to the reactor, in kazoo's order. An
+answer has its place in that order when kazoo receives it (L{_Answer}), and not when the reactor's
+thread links a callback to it: an event that followed it would come first, and find no watch yet.
 
 kazoo does not tell which session time-out the server has granted. A handler creates kazoo's
 sockets, so L{ConnectResponseSniffer} reads it from the server's first frame (C{ConnectResponse}:
@@ -19,7 +21,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 
 _HEAD = struct.Struct(">iii")
 
@@ -50,6 +52,32 @@ class ConnectResponseSniffer:
         return data
 
 
+class _Answer(AsyncResult):  # type: ignore[misc] # kazoo has no annotations
+    """
+    An answer that is handed to the reactor when kazoo receives it. A callback that is linked in the
+    reactor's turn in which the request was made is called before those of later events.
+    """
+
+    def __init__(self, handler: Any) -> None:
+        super().__init__(handler)
+        self._linked: list[Callable[[Any], object]] | None = []
+        super().rawlink(self._handOver)
+
+    def rawlink(self, callback: Callable[[Any], object]) -> None:
+        """See C{AsyncResult.rawlink}."""
+        with self._condition:
+            if self._linked is not None:
+                self._linked.append(callback)
+                return
+        super().rawlink(callback)
+
+    def _handOver(self, _self: object) -> None:
+        with self._condition:
+            linked, self._linked = self._linked or [], None
+        for each in linked:
+            each(self)
+
+
 class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no annotations
     """kazoo's handler without threads for callbacks."""
 
@@ -67,6 +95,9 @@ class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazo
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         return ConnectResponseSniffer(super().create_connection(*args, **kwargs), self._granted)
+
+    def async_result(self) -> Any:
+        return _Answer(self)
 
     def start(self) -> None:
         """There are no threads."""

@@ -43,6 +43,24 @@ class ReactorCallbacksTests(SynchronousTestCase):
         callbacks.stop()
         self.assertFalse(callbacks.running)
 
+    def test_answeredBeforeLinked(self) -> None:
+        """An answer that comes before its callback is linked is called before a later event."""
+        handed: list[Any] = []
+        callbacks = ReactorCallbacks(handed.append, lambda timeoutMs: None)
+        called: list[str] = []
+        callbacks.start()
+        result = callbacks.async_result()
+        result.set("answer")
+        callbacks.dispatch_callback(Callback("watch", called.append, ("watch",)))
+        result.rawlink(lambda found: called.append(found.value))
+        for call in handed:
+            call()
+        self.assertEqual(called, ["answer", "watch"])
+        result.rawlink(lambda found: called.append("linked later"))
+        handed[-1]()
+        self.assertEqual(called, ["answer", "watch", "linked later"])
+        callbacks.stop()
+
 
 class NegotiatingSocketTests(SynchronousTestCase):
     """The session time-out in a server's first frame."""
