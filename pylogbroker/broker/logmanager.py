@@ -356,7 +356,7 @@ class Partition:
         self.gathering = manager.callSoon(GATHER_SECONDS, manager.gatheredTooFew, self)
 
     def endGathering(self) -> None:
-        """Wait no more; nothing is told to anyone."""
+        """Wait no more, without calling what waits for the end."""
         if self.gathering is not None:
             self.gathering.cancel()
             self.gathering = None
@@ -743,7 +743,7 @@ class LogManager:
         return found
 
     def release(self, partition: Partition) -> None:
-        """Let followers have what is written, and flush it if someone waits for that."""
+        """Let followers have what is written, and flush it if a request waits for that."""
         partition.endGathering()
         self._released(partition)
         if partition.log.wantsFlush and partition.log.failure is None:

@@ -91,12 +91,12 @@ class _SteppedTimers:
 
 def keepTimers(reactor: Any, elapsed: Callable[[], float]) -> None:
     """
-    Let the timers of a reactor fire after the seconds that they were given, whatever happens to the
-    wall clock. A step is found at the next turn of the reactor, and logged.
+    Let the timers of a reactor fire after the seconds that they were given, also when the wall
+    clock is set. A step is found at the next turn of the reactor, and logged.
 
     @param reactor: a L{twisted.internet.base.ReactorBase}; another one is left as it is, and so is
         one whose timers are kept already.
-    @param elapsed: seconds from any moment on, which no one sets.
+    @param elapsed: seconds of a clock that is never set.
     """
     isKept = isinstance(getattr(reactor.seconds, "__self__", None), _SteppedTimers)
     if isKept or not hasattr(reactor, "runUntilCurrent"):

@@ -528,6 +528,10 @@ class ZookeeperClient(ZookeeperClientBase):
 
         def done(result: Any) -> None:
             self._inFlight.pop(request, None)
+            if isinstance(result.exception, kazoo.ConnectionLoss):
+                # kazoo fails all that it holds before it reports the loss, and what is sent
+                # meanwhile as well: its socket pair would fill, and block the reactor.
+                self.connected = False
             if not answer.called:
                 if result.exception is None:
                     answer.callback(result.value)

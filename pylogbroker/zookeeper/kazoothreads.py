@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,12 +93,10 @@ class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazo
         self._granted = granted
         self.callback_queue: Any = SimpleNamespace(put=callFromThread)
         self.completion_queue: Any = self.callback_queue
+        self.async_result: Callable[[], Any] = partial(_Answer, self)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         return ConnectResponseSniffer(super().create_connection(*args, **kwargs), self._granted)
-
-    def async_result(self) -> Any:
-        return _Answer(self)
 
     def start(self) -> None:
         """There are no threads."""

@@ -237,7 +237,7 @@ class GatherTests(ReplicaPartitionCase):
         self.bench.turn()
 
     def answer(self, offset: int, count: int) -> None:
-        """The followers have everything up to an offset: so many requests are answered."""
+        """The followers have everything up to an offset: C{count} requests are answered."""
         self.bench.worker.performAll()
         self.partition.setHighWatermark(offset)
         self.partition.answered(count)

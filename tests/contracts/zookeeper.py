@@ -450,7 +450,7 @@ class ZookeeperContract(ZookeeperCase):
                     SetOperation("/b", str(number).encode()),
                 ]
             )
-            for number in range(300)  # more than are under way at a time: some always are
+            for number in range(2_000)  # more than are under way at a time: some always are
         ]
         outcomes: list[Any] = []
         for call in calls:

@@ -10,7 +10,6 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Collection
 from random import Random
 from typing import Any
 
@@ -18,7 +17,14 @@ import aiokafka
 from aiokafka.errors import KafkaError
 
 from tests.integration.chaosprogram import Record
-from tests.integration.numberedmessages import BATCH_COUNT, CLICKS, Messages, placed, valueName
+from tests.integration.numberedmessages import (
+    BATCH_COUNT,
+    CLICKS,
+    AssignmentRecorder,
+    Messages,
+    placed,
+    valueName,
+)
 
 POLL_MS = 200
 AGAIN_SECONDS = 0.3
@@ -53,20 +59,8 @@ async def publish(options: dict[str, Any], record: Record, over: asyncio.Event) 
     messages.end()
 
 
-class _Listener(aiokafka.ConsumerRebalanceListener):
+class _Listener(AssignmentRecorder, aiokafka.ConsumerRebalanceListener):
     """Writes down which partitions the member has."""
-
-    def __init__(self, record: Record) -> None:
-        self._record = record
-
-    def _tell(self, word: str, partitions: Collection[Any]) -> None:
-        self._record.write(word, ",".join(placed(*each) for each in partitions))
-
-    def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
-        self._tell("assigned", assigned)
-
-    def on_partitions_revoked(self, revoked: Collection[Any]) -> None:
-        self._tell("revoked", revoked)
 
 
 async def consume(options: dict[str, Any], record: Record, over: asyncio.Event) -> None:

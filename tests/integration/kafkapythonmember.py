@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Collection
 from functools import partial
 from random import Random
 from typing import Any
@@ -17,7 +16,14 @@ import kafka
 from kafka.errors import KafkaError
 
 from tests.integration.chaosprogram import Record
-from tests.integration.numberedmessages import CLICKS, Messages, placed, start, valueName
+from tests.integration.numberedmessages import (
+    CLICKS,
+    AssignmentRecorder,
+    Messages,
+    placed,
+    start,
+    valueName,
+)
 
 CLOSE_SECONDS = 150
 AGAIN_SECONDS = 0.3
@@ -53,20 +59,8 @@ def publish(options: dict[str, Any], record: Record, over: threading.Event) -> N
     messages.end()
 
 
-class _Listener(kafka.ConsumerRebalanceListener):
+class _Listener(AssignmentRecorder, kafka.ConsumerRebalanceListener):
     """Writes down which partitions the member has."""
-
-    def __init__(self, record: Record) -> None:
-        self._record = record
-
-    def _tell(self, word: str, partitions: Collection[Any]) -> None:
-        self._record.write(word, ",".join(placed(*each) for each in partitions))
-
-    def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
-        self._tell("assigned", assigned)
-
-    def on_partitions_revoked(self, revoked: Collection[Any]) -> None:
-        self._tell("revoked", revoked)
 
 
 class _OverError(Exception):

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
@@ -29,6 +29,22 @@ _COUNTERS = {"ok": "writtenCount", "failed": "failedCount", "unknown": "unknownC
 def placed(topic: str, partition: int) -> str:
     """A partition as it stands in records."""
     return f"{topic}/{partition}"
+
+
+class AssignmentRecorder:
+    """What a client's rebalance listener does: writes down which partitions the member has."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def _tell(self, word: str, partitions: Collection[Any]) -> None:
+        self._record.write(word, ",".join(placed(*each) for each in partitions))
+
+    def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
+        self._tell("assigned", assigned)
+
+    def on_partitions_revoked(self, revoked: Collection[Any]) -> None:
+        self._tell("revoked", revoked)
 
 
 def valueName(value: bytes | str | None) -> str:

@@ -97,7 +97,7 @@ class StoreTests(ClusterCase):
         self.assertEqual(int(kept[-2]), self.image(again).brokers[1].epoch)
 
     async def test_nameOf2011(self) -> None:
-        """A topic of 2011 on another broker has its name, whoever asks for a new topic."""
+        """A topic of 2011 on another broker keeps its name, whichever broker is asked."""
         first, second = await self.cluster()
         await self.produce(first, "old")
         await self.until(lambda: "/brokers/topics/old" in self.server.tree())

@@ -14,16 +14,10 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from tests.integration.kafkachaosrun import CLIENT_PROPERTIES
 from tests.long.chaosruns import ChaosPage, runChaos
 from tests.long.namespacechaos import NamespaceTrial
 from tests.long.namespaces import isolate
-from tests.long.replicationchaos import (
-    BROKER_PROPERTIES,
-    CONFLUENT_PROPERTIES,
-    CONSUMER_PROPERTIES,
-    RECOVERY_SECONDS,
-)
+from tests.long.replicationchaos import MESSAGE_COLUMNS, SETTINGS
 
 PROGRAM = "tests.long.networkfaults"
 PAGE = ChaosPage(
@@ -36,25 +30,11 @@ PAGE = ChaosPage(
         "must hold is in [testing](../testing.md#chaos-in-network-namespaces).",
     ),
     (f"confluent-kafka {version('confluent-kafka')}",),
-    (
-        f"in sync within {RECOVERY_SECONDS} s after the last fault",
-        f"brokers: {BROKER_PROPERTIES}",
-        f"clients: {CLIENT_PROPERTIES}",
-        f"members: {CONSUMER_PROPERTIES}",
-        f"confluent-kafka: {CONFLUENT_PROPERTIES}",
-    ),
+    SETTINGS,
     (
         "`acks=all` is",
         "faults",
-        "sent",
-        "acknowledged",
-        "copied",
-        "aborted",
-        "delivered",
-        "delivered again",
-        "longest time without an acknowledgement (s)",
-        "in sync (s)",
-        "bytes compared",
+        *MESSAGE_COLUMNS,
         "transactions on lists, committed",
         "not committed",
         "reads of lists",
@@ -69,15 +49,7 @@ def cells(trial: NamespaceTrial) -> list[str]:
     return [
         "flushed" if figures.isFlushed else "written",
         f"{sum(figures.faults.values())}",
-        f"{figures.sentCount:,}",
-        f"{figures.okCount:,}",
-        f"{figures.copiedCount:,}",
-        f"{figures.abortedCount:,}",
-        f"{figures.deliveredCount:,}",
-        f"{figures.againCount:,}",
-        f"{figures.ackSecondsMax:.1f}",
-        f"{figures.recoverySeconds:.1f}",
-        f"{figures.comparedCount:,}",
+        *figures.messageCells,
         f"{transactions.committedCount:,}",
         f"{transactions.abortedCount:,}",
         f"{transactions.readCount:,}",

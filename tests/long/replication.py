@@ -20,15 +20,8 @@ from importlib.metadata import version
 
 from tests.integration import clusterclients
 from tests.integration.clusterclients import ClusterClientsTrial
-from tests.integration.kafkachaosrun import CLIENT_PROPERTIES
 from tests.long.chaosruns import ChaosPage, runChaos
-from tests.long.replicationchaos import (
-    BROKER_PROPERTIES,
-    CONFLUENT_PROPERTIES,
-    CONSUMER_PROPERTIES,
-    RECOVERY_SECONDS,
-    ReplicationTrial,
-)
+from tests.long.replicationchaos import MESSAGE_COLUMNS, SETTINGS, ReplicationTrial
 from tests.oracle.apachebroker import VERSION
 
 PAGE = ChaosPage(
@@ -41,25 +34,11 @@ PAGE = ChaosPage(
         "in order. What must hold is in [testing](../testing.md#chaos-with-replicas).",
     ),
     (f"confluent-kafka {version('confluent-kafka')}",),
-    (
-        f"in sync within {RECOVERY_SECONDS} s after the last fault",
-        f"brokers: {BROKER_PROPERTIES}",
-        f"clients: {CLIENT_PROPERTIES}",
-        f"members: {CONSUMER_PROPERTIES}",
-        f"confluent-kafka: {CONFLUENT_PROPERTIES}",
-    ),
+    SETTINGS,
     (
         "`acks=all` is",
         "compaction",
-        "sent",
-        "acknowledged",
-        "copied",
-        "aborted",
-        "delivered",
-        "delivered again",
-        "longest time without an acknowledgement (s)",
-        "in sync (s)",
-        "bytes compared",
+        *MESSAGE_COLUMNS,
     ),
 )
 
@@ -70,15 +49,7 @@ def cells(trial: ReplicationTrial) -> list[str]:
     return [
         "flushed" if figures.isFlushed else "written",
         "yes" if figures.isCompacting else "no",
-        f"{figures.sentCount:,}",
-        f"{figures.okCount:,}",
-        f"{figures.copiedCount:,}",
-        f"{figures.abortedCount:,}",
-        f"{figures.deliveredCount:,}",
-        f"{figures.againCount:,}",
-        f"{figures.ackSecondsMax:.1f}",
-        f"{figures.recoverySeconds:.1f}",
-        f"{figures.comparedCount:,}",
+        *figures.messageCells,
     ]
 
 

@@ -112,6 +112,42 @@ class Figures(NamedTuple):
     recoverySeconds: float = 0
     comparedCount: int = 0
 
+    @property
+    def messageCells(self) -> list[str]:
+        """The figures of messages, for the table: below L{MESSAGE_COLUMNS}."""
+        return [
+            f"{self.sentCount:,}",
+            f"{self.okCount:,}",
+            f"{self.copiedCount:,}",
+            f"{self.abortedCount:,}",
+            f"{self.deliveredCount:,}",
+            f"{self.againCount:,}",
+            f"{self.ackSecondsMax:.1f}",
+            f"{self.recoverySeconds:.1f}",
+            f"{self.comparedCount:,}",
+        ]
+
+
+MESSAGE_COLUMNS = (
+    "sent",
+    "acknowledged",
+    "copied",
+    "aborted",
+    "delivered",
+    "delivered again",
+    "longest time without an acknowledgement (s)",
+    "in sync (s)",
+    "bytes compared",
+)
+SETTINGS = (
+    f"in sync within {RECOVERY_SECONDS} s after the last fault",
+    f"brokers: {BROKER_PROPERTIES}",
+    f"clients: {CLIENT_PROPERTIES}",
+    f"members: {CONSUMER_PROPERTIES}",
+    f"confluent-kafka: {CONFLUENT_PROPERTIES}",
+)
+"""Of a run, for its page."""
+
 
 class ReplicationTrial(KafkaChaosRun):
     """

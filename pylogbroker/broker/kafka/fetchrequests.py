@@ -196,7 +196,7 @@ class IReadReplicas(Protocol):
         ...
 
     def onReplicaRead(self, partition: Partition, size: int) -> None:
-        """So many bytes of records of a partition are sent to a follower."""
+        """Count the bytes of records of a partition that are sent to a follower."""
         ...
 
 

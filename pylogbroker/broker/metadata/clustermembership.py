@@ -65,7 +65,7 @@ class ClusterMembership:
         random: Random,
     ) -> None:
         """
-        @param elapsed: seconds from any moment on, which no one sets.
+        @param elapsed: seconds of a clock that is never set.
         @param zookeeper: not yet connected.
         @param worker: reads and writes small files, and encodes and decodes snapshots.
         """

@@ -125,7 +125,7 @@ class ZookeeperLog:
         random: Random,
     ) -> None:
         """
-        @param elapsed: seconds from any moment on, which no one sets.
+        @param elapsed: seconds of a clock that is never set.
         @param zookeeper: connected when C{open} is called.
         @param brokerId: told in changes; -1: a command writes them.
         @param worker: decodes snapshots.

@@ -596,8 +596,8 @@ class SettingsTests(ClusterCase):
 
     def test_clusterWide(self) -> None:
         """
-        All brokers have the same of them: one for a single broker is refused, and so is to remove
-        the cluster's, behind which a broker's file seems to be in force.
+        These settings are equal on all brokers: a value for a single broker is refused. So is the
+        removal of the cluster's value, since a broker's file would seem to be in force then.
         """
         cls = messages.IncrementalAlterConfigsRequest
         self.alter(4, "", "min.insync.replicas", "2")

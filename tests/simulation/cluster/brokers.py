@@ -69,7 +69,7 @@ class UnorderedWorker:
             work, done = found
             result = maybeDeferred(work)
             if self._process.mustHalt():
-                result.addErrback(lambda _failure: None)  # the power is off: no one hears of it
+                result.addErrback(lambda _failure: None)  # the power is off
                 return
             result.chainDeferred(done)
         self._begin()

@@ -80,7 +80,7 @@ class DelayedCall:
         return self.act is not None
 
     def reset(self, seconds: float) -> None:
-        """Call so many seconds from now, by the clock of the process."""
+        """Call C{seconds} from now, by the clock of the process."""
         assert self.process is not None
         scheduler = self.process.scheduler
         self.at = scheduler.now + seconds / self.process.rate
@@ -111,7 +111,7 @@ class Scheduler:
     def after(
         self, seconds: float, act: Callable[..., object], *arguments: Any, process: Any = None
     ) -> DelayedCall:
-        """Call later, as nobody's or as a process."""
+        """Call later, by the clock of a process if there is one."""
         return self.add(DelayedCall(self.now + seconds, process, act, arguments, {}))
 
     def add(self, call: DelayedCall) -> DelayedCall:

@@ -166,7 +166,7 @@ class Appender:
         self._append(asked)
 
     def appendBatches(self, batches: ValidatedBatches, done: AppendOutcome) -> None:
-        """Append batches, however long it takes."""
+        """Append batches, without a time-out."""
         self._append(_Append(lambda: batches, batches.size, done))
 
     def _append(self, asked: _Append) -> None:
