@@ -3,7 +3,8 @@ A member of a group of the consumer protocol (KIP-848): carries out what
 L{ConsumerMembershipManager} decides. A module of its own, since that one is pure.
 
 What must be true: one heartbeat is under way at a time, and heartbeats go on while a reader is slow
-or a listener works.
+or a listener works. None is under way that does not name partitions which are being taken in: the
+coordinator would give them to another member.
 """
 
 from __future__ import annotations
@@ -84,13 +85,27 @@ class ConsumerGroupMember(BaseGroupMember):
             if await self._reader.revoke(leaving):
                 member.revoked(leaving)
         elif step is ConsumerStep.ADOPT:
-            coming = member.coming(names)
-            await self._reader.adopt(list(coming))
-            member.adopted(coming)
+            await self._adopt()
         else:
             if member.hasUnknown(names):
                 self._cluster.refreshSoon()
             await self._restWell()
+
+    async def _adopt(self) -> None:
+        member, isDone = self.membership, False
+        await self._turn.acquire()
+        try:
+            if self._next() is not ConsumerStep.ADOPT:
+                return  # the answer to the heartbeat that was under way says otherwise
+            coming = member.coming(self._cluster.metadata.names)
+            member.beginAdoption(coming)
+        finally:
+            self._turn.release()
+        try:
+            await self._reader.adopt(list(coming))
+            isDone = True
+        finally:
+            member.endAdoption(isDone)
 
     def _onMetadata(self) -> None:
         if self.membership.hasUnknown(self._cluster.metadata.names) or self._hasWork():

@@ -6,7 +6,10 @@ What must be true:
 
   - A member that is fenced or unknown has lost its partitions, and says so before it joins again.
   - A partition that is assigned no more is given up, and a heartbeat says so, before new ones are
-  taken in.
+  taken in. That holds also of one that was assigned and taken away again before a heartbeat could
+  say that the member has it: the coordinator counts it as the member's until it is told otherwise.
+  - A partition that is being taken in is named as one that the member has: else the coordinator
+  would give it to another member meanwhile.
   - The first heartbeat, and one after an error, names everything; the others name what has changed.
 """
 
@@ -64,6 +67,7 @@ class ConsumerMembershipManager:
     @ivar isLost: whether its partitions may have other owners.
     @ivar intervalMs: between heartbeats, as the coordinator says.
     @ivar held: the topic ids of the partitions that it has.
+    @ivar incoming: those of the partitions that are being taken in.
     @ivar polledAtMs: when the reader was here last.
     """
 
@@ -88,6 +92,7 @@ class ConsumerMembershipManager:
         self.isLost = False
         self.intervalMs = FIRST_INTERVAL_MS
         self.held: dict[TopicPartition, bytes] = {}
+        self.incoming: dict[TopicPartition, bytes] = {}
         self.polledAtMs = 0.0
         self._maxPollIntervalMs = maxPollIntervalMs
         self._rackId = rackId
@@ -95,6 +100,7 @@ class ConsumerMembershipManager:
         self._target: frozenset[tuple[bytes, int]] = frozenset()
         self._toldTopics: tuple[str, ...] | None = None  # None: tell everything
         self._toldHeld: dict[TopicPartition, bytes] = {}
+        self._isTargetNew = False  # nothing was told of partitions since it is the target
 
     # -- what is to be done
 
@@ -118,7 +124,10 @@ class ConsumerMembershipManager:
             return ConsumerStep.REVOKE
         if self._toldTopics != self.topics or self._toldHeld != self.held:
             return ConsumerStep.BEAT
-        return ConsumerStep.ADOPT if self.coming(names) else ConsumerStep.REST
+        if self.coming(names):
+            return ConsumerStep.ADOPT
+        isToTell = self._isTargetNew and not self.hasUnknown(names)
+        return ConsumerStep.BEAT if isToTell else ConsumerStep.REST
 
     def leaving(self) -> list[TopicPartition]:
         """The partitions that it has, and that are assigned to it no more."""
@@ -158,9 +167,15 @@ class ConsumerMembershipManager:
         """Other topics: the next heartbeat names them."""
         self.topics = tuple(topics)
 
-    def adopted(self, partitions: Mapping[TopicPartition, bytes]) -> None:
-        """Partitions were taken in."""
-        self.held.update(partitions)
+    def beginAdoption(self, partitions: Mapping[TopicPartition, bytes]) -> None:
+        """Partitions are being taken in."""
+        self.incoming = dict(partitions)
+
+    def endAdoption(self, isDone: bool) -> None:
+        """They were taken in, or could not be; or the member has lost them meanwhile."""
+        if isDone:
+            self.held.update(self.incoming)
+        self.incoming = {}
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were given up."""
@@ -188,11 +203,13 @@ class ConsumerMembershipManager:
         if request.subscribedTopicNames is not None:
             self._toldTopics = tuple(request.subscribedTopicNames)
         if answer.assignment is not None:
-            self._target = frozenset(
+            target = frozenset(
                 (topic.topicId, partition)
                 for topic in answer.assignment.topicPartitions
                 for partition in topic.partitions
             )
+            self._isTargetNew = self._isTargetNew or target != self._target
+            self._target = target
 
     def failed(self) -> None:
         """A heartbeat has no answer, or an error: the next one names everything."""
@@ -203,8 +220,9 @@ class ConsumerMembershipManager:
         self.isLost = True
         self.phase = Phase.OUT
         self.generation = NO_GENERATION
-        self.held = {}
+        self.held, self.incoming = {}, {}
         self._target = frozenset()
+        self._isTargetNew = False
         self.failed()
 
     # -- requests
@@ -227,15 +245,16 @@ class ConsumerMembershipManager:
             body.serverAssignor = self._assignor
         if isFull or self._toldTopics != self.topics:
             body.subscribedTopicNames = list(self.topics)
-        if isFull or self._toldHeld != self.held:
+        owned = {**self.held, **self.incoming}
+        if isFull or self._isTargetNew or self._toldHeld != owned:
             places: dict[bytes, list[int]] = {}
-            for place, topicId in self.held.items():
+            for place, topicId in owned.items():
                 places.setdefault(topicId, []).append(place.partition)
             body.topicPartitions = [
                 cls.TopicPartitions(topicId=topicId, partitions=sorted(numbers))
                 for topicId, numbers in places.items()
             ]
-            self._toldHeld = dict(self.held)
+            self._toldHeld, self._isTargetNew = owned, False
         return body
 
     def leaveRequest(self) -> Any:

@@ -70,6 +70,15 @@ class MembershipTests(SynchronousTestCase):
         member.beaten(request, answer(**given))
         return request
 
+    def adopt(self, member: ConsumerMembershipManager) -> None:
+        """Take in what comes."""
+        member.beginAdoption(member.coming(NAMES))
+        member.endAdoption(True)
+
+    def owned(self, request: Any) -> list[list[int]]:
+        """The partitions that a request names."""
+        return [each.partitions for each in request.topicPartitions]
+
     def test_joins(self) -> None:
         """It joins with epoch 0 and everything, and learns of its epoch and interval."""
         member = ConsumerMembershipManager("g", None, maxPollIntervalMs=100)
@@ -101,7 +110,7 @@ class MembershipTests(SynchronousTestCase):
         self.beat(member, places={T: [0]})
         self.assertIs(member.step(0, NAMES), ConsumerStep.ADOPT)
         self.assertEqual(member.coming(NAMES), {T0: T})
-        member.adopted({T0: T})
+        self.adopt(member)
         self.assertIs(member.step(0, NAMES), ConsumerStep.BEAT)
         [told] = self.beat(member).topicPartitions
         self.assertEqual((told.topicId, told.partitions), (T, [0]))
@@ -113,6 +122,81 @@ class MembershipTests(SynchronousTestCase):
         self.assertEqual(self.beat(member, epoch=2).topicPartitions, [])
         self.assertIs(member.step(0, NAMES), ConsumerStep.ADOPT)
         self.assertEqual(member.coming(NAMES), {T1: T})
+
+    def test_takenAwayAtOnce(self) -> None:
+        """
+        A partition is assigned, and taken away again before the member has it: it says that it does
+        not have it. Else the coordinator would keep the partition for it for good.
+        """
+        member = self.member()
+        self.beat(member, places={T: [0]})
+        self.adopt(member)
+        self.beat(member)
+        self.beat(member, epoch=2, places={T: [0, 1]})
+        self.assertEqual(self.owned(self.beat(member, epoch=2, places={T: [0]})), [[0]])
+        self.assertIs(member.step(0, NAMES), ConsumerStep.BEAT)
+        self.assertEqual(self.owned(self.beat(member, epoch=2)), [[0]])
+        self.assertIs(member.step(0, NAMES), ConsumerStep.REST)
+        self.assertIsNone(self.beat(member, epoch=2).topicPartitions)
+
+    def test_givenBackUntold(self) -> None:
+        """
+        A partition was taken in, and is taken away again in the answer to a heartbeat from before:
+        the member says that it has given it up.
+        """
+        member = self.member()
+        self.beat(member, places={T: [0]})
+        self.adopt(member)
+        self.beat(member)
+        self.beat(member, epoch=2, places={T: [0, 1]})
+        request = member.request()
+        self.adopt(member)
+        member.beaten(request, answer(2, {T: [0]}))
+        self.assertIs(member.step(0, NAMES), ConsumerStep.REVOKE)
+        member.revoked([T1])
+        self.assertIs(member.step(0, NAMES), ConsumerStep.BEAT)
+        self.assertEqual(self.owned(self.beat(member, epoch=2)), [[0]])
+
+    def test_beingAdopted(self) -> None:
+        """
+        A heartbeat names partitions that are being taken in. One that is taken away meanwhile is
+        given up afterwards.
+        """
+        member = self.member()
+        self.beat(member, places={T: [0]})
+        member.beginAdoption(member.coming(NAMES))
+        request = self.beat(member, epoch=2, places={T: [1]})
+        self.assertEqual((self.owned(request), member.isAdopting), ([[0]], True))
+        member.endAdoption(True)
+        self.assertIs(member.step(0, NAMES), ConsumerStep.REVOKE)
+        member.revoked([T0])
+        self.assertIs(member.step(0, NAMES), ConsumerStep.BEAT)
+        self.assertEqual(self.owned(self.beat(member, epoch=2)), [])
+
+    def test_notAdopted(self) -> None:
+        """Partitions that could not be taken in are not its own."""
+        member = self.member()
+        self.beat(member, places={T: [0]})
+        member.beginAdoption(member.coming(NAMES))
+        member.endAdoption(False)
+        self.assertEqual(member.held, {})
+        self.assertIs(member.step(0, NAMES), ConsumerStep.ADOPT)
+
+    def test_lostWhileAdopting(self) -> None:
+        """
+        A member that is removed while it takes partitions in does not have them: when they are
+        assigned to it again, it takes them in anew.
+        """
+        member = self.member()
+        self.beat(member, places={T: [0]})
+        member.beginAdoption(member.coming(NAMES))
+        with self.assertRaises(ResponseError):
+            self.beat(member, code=ErrorCode.FENCED_MEMBER_EPOCH)
+        member.endAdoption(True)
+        self.assertEqual(member.held, {})
+        member.isLost = False
+        self.assertEqual(self.owned(self.beat(member, places={T: [0]})), [])
+        self.assertIs(member.step(0, NAMES), ConsumerStep.ADOPT)
 
     def test_unknownTopic(self) -> None:
         """A partition of a topic without a name waits for the name."""
@@ -128,7 +212,7 @@ class MembershipTests(SynchronousTestCase):
         for code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             member = self.member()
             self.beat(member, places={T: [0]})
-            member.adopted({T0: T})
+            self.adopt(member)
             with self.assertRaisesRegex(ResponseError, "group g: .*why"):
                 self.beat(member, code=code, text="why")
             self.assertEqual((member.held, member.generation), ({}, NO_GENERATION))
@@ -141,7 +225,7 @@ class MembershipTests(SynchronousTestCase):
         """Behind an error that passes nothing is lost, and the next heartbeat names everything."""
         member = self.member()
         self.beat(member, places={T: [0]})
-        member.adopted({T0: T})
+        self.adopt(member)
         self.beat(member)
         with self.assertRaises(ResponseError):
             self.beat(member, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -206,7 +290,7 @@ class MembershipTests(SynchronousTestCase):
             member.revoked(member.leaving())
         elif step is ConsumerStep.ADOPT:
             self.assertEqual(member.leaving(), [])
-            member.adopted(member.coming(NAMES))
+            self.adopt(member)
         else:
             request = member.request()
             try:

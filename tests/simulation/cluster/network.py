@@ -14,7 +14,7 @@ lost meanwhile, and then that is told to each end that can be reached.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
@@ -491,6 +491,7 @@ class Transport:
         self._near = near
         self._far = far
         self._isHeld = False
+        self._sent: deque[Callable[[], None]] = deque()
         self._received: list[Callable[[], None]] = []
         self._arrivesAt = 0.0
         self._isEndSent = self._hasEnded = False
@@ -511,13 +512,17 @@ class Transport:
         self.write(b"".join(iovec))
 
     def _send(self, arrive: Callable[[], None]) -> None:
-        """Have something done at the other end, behind what was sent before."""
+        """
+        Have something done at the other end, behind what was sent before: also when a cut has held
+        that back.
+        """
         network, scheduler = self.network, self.network.scheduler
         source, target = self._near.host, self._far.host
+        self._sent.append(arrive)
 
         def land() -> None:
             if network.pass_(source, target, land):
-                arrive()
+                self._sent.popleft()()
 
         at = max(self._arrivesAt, scheduler.now + network.latency())
         self._arrivesAt = at
