@@ -179,7 +179,8 @@ class ZookeeperServer(Factory):
         self._nextSession = 0
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
-        self._lastTick = self._lastContainerCheck = self._lateSeconds = 0.0
+        self._lastTick = self._lastContainerCheck = 0.0
+        self._lateSeconds = self._lastLateSeconds = 0.0
         self._silent: set[int] = set()
         self._failure: Failure | None = None
         self._failureWaiters: list[Deferred[NoReturn]] = []
@@ -408,7 +409,11 @@ class ZookeeperServer(Factory):
 
     def _tick(self) -> None:
         now = self.seconds()
-        self._lateSeconds += max(now - self._lastTick - self.settings.tickMs / 1000, 0)
+        late = now - self._lastTick - self.settings.tickMs / 1000
+        # The one behind a late tick is on time, and so early by as much: that is no lost time.
+        late = max(late, -self._lastLateSeconds)
+        self._lateSeconds += late
+        self._lastLateSeconds = max(late, 0)
         self._lastTick = now
         for connection in self.connections:
             if connection.isHeldBackByServer:  # the client's pings are not read

@@ -261,6 +261,14 @@ class SessionTests(ServerCase):
             bench.clock.advance(1)
         self.assertNotIn(client.sessionId, bench.server.tree.sessions)
 
+    def test_lateInTurns(self) -> None:
+        """A tick behind a late one comes early: no time is lost, and a session ends in its time."""
+        bench = self.bench
+        client = bench.client(4_000)
+        for seconds in (1.2, 0.8, 1.2, 0.8, 1.2):
+            bench.clock.advance(seconds)
+        self.assertNotIn(client.sessionId, bench.server.tree.sessions)
+
     def test_unreadPing(self) -> None:
         """A ping that is in the socket when the last tick of a time-out comes keeps the session."""
         bench = self.bench
