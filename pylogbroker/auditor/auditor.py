@@ -25,6 +25,7 @@ from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.net.timer import wallMs
 
 __all__ = ["Auditor", "TimeOf"]
 
@@ -70,7 +71,7 @@ class Auditor:
 
     def nowMs(self) -> int:
         """The time, in milliseconds since the epoch."""
-        return int(self._reactor.seconds() * 1000)
+        return wallMs(self._reactor)
 
     async def audit(self) -> Comparison:
         """

@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from pylogbroker.audit.counts import FUTURE_MS_MAX, SENT, CountBatch, CountReport, WindowCounter
 from pylogbroker.config.auditsettings import AuditedSettings
 from pylogbroker.net.deferreds import Waiters
+from pylogbroker.net.timer import wallMs
 
 KEEP_WINDOW_COUNT = 2
 """Windows after the end of a window in which messages that take long to send still count for it."""
@@ -98,7 +99,7 @@ class CountPublisher:
 
     def nowMs(self) -> int:
         """The time, in milliseconds since the epoch."""
-        return int(self._reactor.seconds() * 1000)
+        return wallMs(self._reactor)
 
     @property
     def leftOutCount(self) -> int:

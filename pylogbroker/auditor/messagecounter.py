@@ -20,6 +20,7 @@ from pylogbroker.audit.counts import FUTURE_MS_MAX, CountReport, decodeReport
 from pylogbroker.audit.envelope import envelopeTime
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.errors import FormatError
+from pylogbroker.net.timer import wallMs
 from pylogbroker.records.compression import crc32
 
 TimeOf = Callable[[bytes], "int | None"]
@@ -61,7 +62,7 @@ class MessageCounter:
         self._foreignCount = self._futureCount = self._timeOfFailedCount = 0
 
     def _nowMs(self) -> int:
-        return int(self._clock.seconds() * 1000)
+        return wallMs(self._clock)
 
     def takeReports(self, messages: TimedPayloads) -> None:
         """Take messages of the topic of the counts. A L{Take}."""

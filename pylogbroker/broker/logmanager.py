@@ -454,7 +454,8 @@ class LogManager:
         self._loops: list[LoopingCall] = []
 
     def nowMs(self) -> int:
-        return int(self._clock.seconds() * 1000)
+        # wallMs, written out: each request of a producer calls it.
+        return int(getattr(self._clock, "wallSeconds", self._clock.seconds)() * 1000)
 
     def partition(self, log: PartitionLog) -> Partition:
         found = self._partitions.get(log.topicPartition)

@@ -43,7 +43,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import IZookeeper, SessionEvent, WatchEvent
-from pylogbroker.net.timer import Timer
+from pylogbroker.net.timer import Timer, wallMs
 from pylogbroker.retry import RETRY_INTERVAL_MS
 from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimWithin
 
@@ -98,7 +98,7 @@ class Registration:
 
     def _value(self) -> bytes:
         return BrokerRegistration(
-            creatorId(self._host, int(self._clock.seconds() * 1000)), self._host, self._port
+            creatorId(self._host, wallMs(self._clock)), self._host, self._port
         ).encode()
 
     @property

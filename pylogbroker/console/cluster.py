@@ -33,6 +33,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.brokermetrics import BrokerSnapshot, GroupSnapshot, PartitionSnapshot
 from pylogbroker.net.deferreds import Waiters
+from pylogbroker.net.timer import wallMs
 from pylogbroker.types import BrokerPartition, OffsetBounds, PartitionId
 
 T = TypeVar("T")
@@ -148,7 +149,7 @@ class ClusterView:
         await self._ends.close()
 
     def _nowMs(self) -> int:
-        return int(self._reactor.seconds() * 1000)
+        return wallMs(self._reactor)
 
     # -- brokers and topics
 

@@ -49,6 +49,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.metrics.brokermetrics import GroupMemberSnapshot, GroupSnapshot
 from pylogbroker.net.deferreds import gatherInBatches
+from pylogbroker.net.timer import wallMs
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.consumerprotocol import PROTOCOL_TYPE, decodeAssignment
@@ -157,7 +158,7 @@ class KafkaClusterView:
             pass  # requests under way were cut
 
     def _nowMs(self) -> int:
-        return int(self._reactor.seconds() * 1000)
+        return wallMs(self._reactor)
 
     # -- brokers and topics
 

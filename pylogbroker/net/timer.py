@@ -1,15 +1,26 @@
 """
-L{Timer}: one delayed call that can be restarted and stopped.
+L{Timer}: one delayed call that can be restarted and stopped. L{wallMs}: the time to write down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 P = ParamSpec("P")
+
+
+def wallMs(clock: Any) -> int:
+    """
+    Milliseconds since the epoch, by the wall clock, which may be set at any time: for timestamps,
+    not to measure how long something takes.
+
+    @param clock: one whose C{seconds()} does not follow the wall clock has C{wallSeconds()}
+        (L{pylogbroker.programs.clocksteps.keepTimers}).
+    """
+    return int(getattr(clock, "wallSeconds", clock.seconds)() * 1000)
 
 
 class Timer:

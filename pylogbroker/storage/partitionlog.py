@@ -515,13 +515,12 @@ class PartitionLog:
     def flushDue(self, nowMs: int) -> bool:
         """
         Whether a flush is due by count or time, and none is under way. Bytes without messages (an
-        empty wrapper) are flushed, too (gotcha 15).
+        empty wrapper) are flushed, too (gotcha 15). One is due, too, when the clock was set back.
         """
         if self._flushing is not None or self._refusing or not self.unflushedSize:
             return False
-        return (
-            self._flushCountLeft <= 0 or nowMs - self.lastFlushMs >= self.settings.flushIntervalMs
-        )
+        sinceMs = nowMs - self.lastFlushMs
+        return self._flushCountLeft <= 0 or not 0 <= sinceMs < self.settings.flushIntervalMs
 
     def beginFlush(self) -> FlushJob | None:
         """

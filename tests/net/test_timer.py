@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.net.timer import Timer
+from pylogbroker.net.timer import Timer, wallMs
+
+
+class WallTests(SynchronousTestCase):
+    """The time to write down."""
+
+    def test_kept(self) -> None:
+        """It is the wall clock's, which the seconds of a clock need not follow."""
+        clock: Any = Clock()
+        clock.advance(7.5)
+        self.assertEqual(wallMs(clock), 7_500)
+        clock.wallSeconds = lambda: clock.seconds() - 5
+        self.assertEqual(wallMs(clock), 2_500)
 
 
 class TimerTests(SynchronousTestCase):

@@ -244,6 +244,13 @@ class FlushTests(LogCase):
         self.assertFalse(log.flushDue(START_MS))
         self.assertEqual((log.flushDueOffset, log.highWatermark), (self.at(36), self.at(36)))
 
+    def test_dueWhenSetBack(self) -> None:
+        """The clock may be set back by more than the interval between flushes."""
+        log = self.start()
+        put(log, self.twelve)
+        self.assertFalse(log.flushDue(START_MS))
+        self.assertTrue(log.flushDue(START_MS - HOUR_MS))
+
     def test_dueByCountDuringAFlush(self) -> None:
         """Messages that come while a flush is under way count for the next one."""
         log = self.start(flushCountMax=2)

@@ -73,6 +73,7 @@ from pylogbroker.interfaces import ConnectBroker, IFileSystem
 from pylogbroker.metrics.brokermetrics import GroupSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
+from pylogbroker.net.timer import wallMs
 from pylogbroker.net.workers import IWorker
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.storage.kafka.batchlog import BatchLogSettings
@@ -252,7 +253,7 @@ class KafkaBroker:
             ),
             self._settings,
             self._random.random,
-            lambda: int(self._clock.seconds() * 1000),
+            lambda: wallMs(self._clock),
         )
         return replace(made, topicId=found.topicId)
 

@@ -45,6 +45,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, CheckOperation, CreateOperation
 from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.net.timer import wallMs
 from pylogbroker.replication.controller import (
     NO_LOSSES,
     LogState,
@@ -240,7 +241,7 @@ class ClusterRegistration:
 
     async def _write(self, session: int) -> None:
         """Create the node with the registration, if it is not there."""
-        node = LiveBroker(self._endpoints, self._rack, int(self._clock.seconds() * 1000))
+        node = LiveBroker(self._endpoints, self._rack, wallMs(self._clock))
         create = CreateOperation(self._path, node.encode(), None, EPHEMERAL)
         isWhole = self._beginning(self._metadata.image)[1]
         guard = create if isWhole else CheckOperation(ROOT, -1)

@@ -56,7 +56,7 @@ from pylogbroker.interfaces import (
     ZookeeperOperation,
 )
 from pylogbroker.net.deferreds import Waiters, asDeferred
-from pylogbroker.net.timer import Timer
+from pylogbroker.net.timer import Timer, wallMs
 from pylogbroker.net.workers import IWorker
 from pylogbroker.replication.controller import electPreferred, fenceAbsent, settle
 from pylogbroker.retry import RETRY_INTERVAL_MS
@@ -199,7 +199,7 @@ class ControllerService:
             epoch = decodeEpoch(data)
             if stat is None:
                 changed.cancel()
-                node = encodeController(self._brokerId, int(self._clock.seconds() * 1000))
+                node = encodeController(self._brokerId, wallMs(self._clock))
                 try:
                     await self._zookeeper.multi(
                         [

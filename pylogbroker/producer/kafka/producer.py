@@ -52,7 +52,7 @@ from pylogbroker.errors import (
 from pylogbroker.metrics.clientmetrics import producerFamilies
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import Waiters
-from pylogbroker.net.timer import Timer
+from pylogbroker.net.timer import Timer, wallMs
 from pylogbroker.producer.completion import (
     ProducerCounters,
     SendGroup,
@@ -309,7 +309,7 @@ class KafkaProducer:
         if not size:
             self.counters.acceptedCount += 1
             if timestamp is None:
-                timestamp = int(self._clock.seconds() * 1000)
+                timestamp = wallMs(self._clock)
             elif not (isinstance(timestamp, int) and 0 <= timestamp <= _TIMESTAMP_MAX):
                 text = f"timestamp {timestamp!r} is no number of milliseconds since the epoch"
                 self._refuse(EncodingError(text), waiter)

@@ -320,7 +320,7 @@ class ReplicaManager:
         return self._metadata.image
 
     def nowMs(self) -> int:
-        return self._logManager.nowMs()
+        return int(self._clock.seconds() * 1000)
 
     def host(self, topic: TopicImage, index: int, partition: Partition) -> None:
         """As L{pylogbroker.broker.kafka.topics.IReplicas}."""

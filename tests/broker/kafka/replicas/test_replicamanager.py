@@ -101,6 +101,22 @@ class RoleTests(ReplicaCase):
         self.assertEqual(self.leaders(), [2, 1, 1])
 
 
+class ClockTests(ReplicaCase):
+    """Time-outs."""
+
+    def test_setBack(self) -> None:
+        """A wall clock that was set back does not keep a silent follower in sync."""
+        broker = self.bench.brokers[1]
+        clock: Any = broker.clock
+        clock.advance(1)
+        clock.wallSeconds = lambda: clock.seconds() - 300
+        for _second in range(broker.kafka.replicas._settings.replicaLagTimeMaxMs // 1000 + 2):
+            clock.advance(1)
+            self.bench.settle()
+        parts = self.bench.metadata.image.topics["a"].partitions
+        self.assertEqual([each.inSync for each in parts], [(1,)] * 3)
+
+
 class FollowTests(ReplicaCase):
     """What a follower does with its leader's answers."""
 
