@@ -158,6 +158,9 @@ class IReplicas(Protocol):
     def host(self, topic: TopicImage, index: int, partition: Partition) -> None:
         """This broker has a partition; or the metadata of one that it has have changed."""
 
+    def giveUp(self, topic: TopicImage, index: int) -> None:
+        """A partition that this broker is to have cannot be created: let another one lead it."""
+
     def release(self, partition: Partition) -> None:
         """A partition is not to be replicated any more, or is to be removed."""
 
@@ -626,6 +629,8 @@ class TopicManager:
                     error=error,
                 )
                 failed = work
+                if work.topic is not None and self.replicas is not None:
+                    self.replicas.giveUp(work.topic, place[1])
 
     def _worked(self, _none: None, place: tuple[str, int]) -> None:
         self._workCount -= 1

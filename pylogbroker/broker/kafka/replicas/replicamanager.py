@@ -50,6 +50,7 @@ from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.replication.controller import (
     AlterPartition,
+    PartitionKey,
     alterPartition,
     loseReplicas,
     minInSyncReplicas,
@@ -239,7 +240,7 @@ class ReplicaManager:
         self._replicas: dict[Partition, HostedReplica] = {}
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._active: dict[HostedReplica, None] = {}  # not at rest: the clock looks at them
-        self._lost: dict[HostedReplica, None] = {}  # to be given up, since their logs have failed
+        self._lost: dict[PartitionKey, None] = {}  # to be given up: they have no log that works
         self._isGivingUp = False
         self._gathering = Timer(clock)
         self._delayed: dict[HostedReplica, None] = {}  # for less than the usual back-off
@@ -260,7 +261,8 @@ class ReplicaManager:
 
     def _startTicks(self) -> None:
         """The first replica starts them: a broker that has none needs none."""
-        if self._replicas and self._isStarted and not self._isStopped and not self._timer.running:
+        isRunning = self._isStarted and not self._isStopped
+        if isRunning and (self._replicas or self._lost) and not self._timer.running:
             intervalMs = min(TICK_MS, self._settings.replicaLagTimeMaxMs // 4 + 1)
             self._timer.start(intervalMs / 1000, now=False).addErrback(_bug)
 
@@ -334,6 +336,12 @@ class ReplicaManager:
             self._startTicks()
         self._follow(found)
 
+    def giveUp(self, topic: TopicImage, index: int) -> None:
+        """As L{pylogbroker.broker.kafka.topics.IReplicas}."""
+        key = topic.topicId, index
+        if topic.isReplicated(index) and _counts(self.image, key, self._topics.brokerId):
+            self._lose(key)
+
     def release(self, partition: Partition) -> None:
         """As L{pylogbroker.broker.kafka.topics.IReplicas}."""
         found = self._replicas.pop(partition, None)
@@ -341,7 +349,7 @@ class ReplicaManager:
             found.isReleased = True
             found.log.onNews = _nothing
             self._active.pop(found, None)
-            self._lost.pop(found, None)
+            self._lost.pop((found.topic.topicId, found.index), None)
             if found.machine is not None:
                 self._perform(found, found.machine.resign())
             self._fetchFrom(found, NO_LEADER)
@@ -892,7 +900,11 @@ class ReplicaManager:
         replica.hasFailed = True
         if replica.machine is not None:
             self._perform(replica, replica.machine.logFailed())
-        self._lost[replica] = None
+        self._lose((replica.topic.topicId, replica.index))
+
+    def _lose(self, key: PartitionKey) -> None:
+        self._lost[key] = None
+        self._startTicks()
         if not self._gathering.isRunning:  # others fail in the same turn, with their disk
             self._gathering.start(0, self._giveUp)
 
@@ -904,12 +916,11 @@ class ReplicaManager:
         if not self._lost or self._isGivingUp or self._isStopped:
             return
         self._isGivingUp = True
-        asked: list[HostedReplica] = []
+        asked: list[PartitionKey] = []
 
         def decide(image: MetadataImage) -> tuple[list[Record], bool]:
             asked[:] = self._lost
-            partitions = {(each.topic.topicId, each.index) for each in asked}
-            records = loseReplicas(image, self._topics.brokerId, self._epoch, partitions)[1]
+            records = loseReplicas(image, self._topics.brokerId, self._epoch, asked)[1]
             some = beginningOf(records)
             return some, len(some) == len(records)
 
@@ -931,6 +942,16 @@ class ReplicaManager:
             )
 
         self._metadata.change(decide).addCallbacks(decided, failed).addErrback(_bug)
+
+
+def _counts(image: MetadataImage, key: PartitionKey, brokerId: int) -> bool:
+    """Whether a broker leads a partition, or may come to."""
+    topicId, index = key
+    topic = image.topicsById.get(topicId)
+    if topic is None or index >= len(topic.partitions):
+        return False
+    part = topic.partitions[index]
+    return brokerId in (part.leader, part.lastKnownLeader, *part.inSync, *part.eligibleLeaders)
 
 
 def _inSync(replica: HostedReplica) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -99,6 +100,36 @@ class RoleTests(ReplicaCase):
         part = PartitionImage(1, 7, 7, BOTH, BOTH)
         self.bench.change(self.bench.registration(1), part.record(self.topic.topicId, 0))
         self.assertEqual(self.leaders(), [2, 1, 1])
+
+
+class CreationTests(SynchronousTestCase):
+    """Partitions that a broker cannot create."""
+
+    def test_givenUp(self) -> None:
+        """
+        Another replica leads; this one follows, and is in sync when a later change has let it.
+        """
+        bench = ClusterBench()
+        topics, files = bench.brokers[1].topics, bench.brokers[1].files
+        files.fail("create", ".log", errno.ENOSPC)
+        with capturedLogs() as events:
+            bench.do(
+                topics.change(
+                    lambda image: (topics.newTopic(image, "a", 1, {}, 2, [BOTH]), None),
+                )
+            )
+            bench.settle()
+        self.assertIn("a-0 cannot be created", " ".join(map(str, map(formatEvent, events))))
+        topic = bench.metadata.image.topics["a"]
+        self.assertEqual((topic.partitions[0].leader, topic.partitions[0].inSync), (2, (2,)))
+        self.assertEqual(topic.partitions[0].replicas, BOTH)
+        state = topic.partitions[0]
+        bench.brokers[1].clock.advance(2)
+        bench.settle()
+        self.assertIs(bench.metadata.image.topics["a"].partitions[0], state)  # it was said once
+        files.mend()
+        bench.do(topics.create("a", 1))
+        self.assertIsNotNone(topics.hosted("a", 0))
 
 
 class ClockTests(ReplicaCase):
