@@ -105,6 +105,13 @@ class SequenceTests(ProducerCase):
         self.refuse(OutOfOrderSequenceError, header(1, 3, 79, 1))
         self.assertIsNone(self.send(header(1, 3, 78, 1)))
 
+    def test_begin(self) -> None:
+        """One that begins each transaction at 0 may begin so only, where nothing is known of it."""
+        self.state.checkBegin(9, 0)
+        self.assertRaises(OutOfOrderSequenceError, self.state.checkBegin, 9, 1)
+        self.send(header(9, 0, 0, 1))
+        self.state.checkBegin(9, 1)  # what follows is told by its batches
+
     def test_together(self) -> None:
         """Batches of a producer may come together if they follow it and one another."""
         self.send(header(1, 0, 0, 3))

@@ -414,17 +414,25 @@ class ProduceRequests:
     ) -> None:
         """
         At the moment of the append: a batch behind the end of its transaction would begin one that
-        nobody ends.
+        nobody ends. A producer whose transactions each have their own epoch begins a partition at
+        sequence 0 (KIP-890): where it is unknown, a later batch would otherwise take the place of
+        an earlier one that was refused, and is tried again in vain.
 
         @raise KafkaError: the partition is not in the producer's ongoing transaction.
+        @raise OutOfOrderSequenceError: an earlier batch is missing.
         """
         if not _isInTransaction(partition, part):
             assert request.transactionalId is not None
+            producer = _producerOf(part)
             error = self._transactions.verify(
-                request.transactionalId, _producerOf(part), partition.topicPartition, admission
+                request.transactionalId, producer, partition.topicPartition, admission
             )
             if error:
                 raise _refusedByTransaction(header, error)
+            if header.apiVersion >= ADDING_VERSION:
+                assert part.records is not None
+                sequence = readHeader(bytes(part.records[:BATCH_OVERHEAD])).baseSequence
+                batchLog(partition).producers.checkBegin(producer.producerId, sequence)
 
     async def _admit(
         self,

@@ -191,6 +191,18 @@ class ProducerStateManager:
             )
         return None
 
+    def checkBegin(self, producerId: int, sequence: int) -> None:
+        """
+        Whether a producer that begins each of its transactions at sequence 0 may append a batch.
+
+        @raise OutOfOrderSequenceError: nothing is known of the producer, and it is not its first.
+        """
+        if sequence != 0 and producerId not in self.producers:
+            raise OutOfOrderSequenceError(
+                f"producer {producerId} began its transaction in {self._name} with sequence"
+                f" {sequence}, not 0"
+            )
+
     def areNext(self, headers: Sequence[BatchHeader]) -> bool:
         """
         Whether clients' batches may be appended together: they are of no transaction, and of no

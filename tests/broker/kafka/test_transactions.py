@@ -240,6 +240,24 @@ class TransactionTests(TransactionCase):
         )
         self.assertEqual(self.produce((producer[0], 1), version=BUMPING), [0])
 
+    def test_implicitBeginsAtZero(self) -> None:
+        """
+        Behind a batch that was refused, the next one does not take its place: both are tried again.
+        """
+        producer = self.producer()
+        busy = self.patch(
+            self.lead.service.kafka.transactions.coordinator,
+            "addPartitions",
+            lambda *arguments: arguments[-1](ErrorCode.CONCURRENT_TRANSACTIONS),
+        )
+        found = self.produce(producer, version=BUMPING)
+        self.assertEqual(found, [ErrorCode.CONCURRENT_TRANSACTIONS])
+        busy.restore()
+        found = self.produce(producer, 1, version=BUMPING)
+        self.assertEqual(found, [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
+        self.assertEqual(self.produce(producer, 0, version=BUMPING), [0])
+        self.assertEqual(self.produce(producer, 1, version=BUMPING), [0])
+
     def test_implicitBadPartition(self) -> None:
         """A partition that does not exist is refused; the others are added."""
         producer = self.producer()
