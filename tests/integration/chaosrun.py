@@ -10,10 +10,12 @@ import heapq
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -22,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random, SystemRandom
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.integration.brokerprocess import ROOT
 from tests.integration.chaosjudge import Fault, some
@@ -167,12 +169,35 @@ class Member:
                 yield line.split(" ")
 
 
+T = TypeVar("T", bound="ChaosRun")
+
+
+def runInFolder(name: str, seed: int, makeRun: Callable[[str, int], T]) -> T:
+    """
+    A run of the gate, in a folder that is named, and stays where the run does not hold.
+
+    @param makeRun: of the folder and the seed.
+    @raise BrokenError: as L{ChaosRun.run}.
+    """
+    folder = tempfile.mkdtemp(prefix=f"pylogbroker-{name}-")
+    sys.stdout.write(f"[seed {seed}, in {folder} until it holds")
+    made = makeRun(folder, seed)
+    try:
+        made.run()
+    finally:
+        sys.stdout.write(f": {made.figures}] ")
+    shutil.rmtree(folder)
+    return made
+
+
 class ChaosRun(ABC):
     """
     One run: what it does is a subclass's.
 
     @ivar figures: what it was made of; also when it fails.
     """
+
+    figures: Any
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """
-Three brokers with three replicas of each partition, and all clients of today's Kafka at their
-default settings, which go on while one broker at a time is killed (-9), restarted in order, stopped
-for longer than its session with ZooKeeper, or cut off: from the clients, from the other brokers and
-from ZooKeeper, in both directions or in one (L{tests.integration.networkproxy}).
+Three brokers with three replicas of each partition, and clients of today's Kafka at their default
+settings (those of Python here, Java's in L{tests.long.allclusterclients}), which go on while one
+broker at a time is killed (-9), restarted in order, stopped for longer than its session with
+ZooKeeper, or cut off: from the clients, from the other brokers and from ZooKeeper, in both
+directions or in one (L{tests.integration.networkproxy}).
 
 Each producer publishes numbered messages to one topic; each group reads that topic; and each
 application that copies it in transactions has its own target. Settings are changed only where a
@@ -14,8 +15,7 @@ After each fault all replicas must be in sync again, and every client must go on
   and partition;
   - each group has got everything, and its positions are the ends of the logs;
   - the copies of committed transactions are the original;
-  - the logs of all replicas are the same, byte for byte;
-  - no tool has failed.
+  - the logs of all replicas are the same, byte for byte.
 
 The judges are those of L{tests.integration.kafkachaosjudge}.
 """
@@ -23,12 +23,11 @@ The judges are those of L{tests.integration.kafkachaosjudge}.
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -38,9 +37,8 @@ from tests.integration.chaosrun import BrokenError, Member, steadyPort
 from tests.integration.kafkachaosjudge import BROKER, Entry, Sent, judgeCopies, judgeLogs
 from tests.integration.kafkachaosrecords import sentBy
 from tests.integration.kafkachaosrun import KafkaChaosRun, outcomesOf
-from tests.integration.kafkatools import JavaProcess
 from tests.integration.networkproxy import NetworkProxy
-from tests.integration.numberedmessages import CLICKS, COPIES, KEY_COUNT, placed
+from tests.integration.numberedmessages import CLICKS, COPIES, placed
 from tests.integration.replicalogs import differences
 from tests.integration.zookeeperprocess import ZookeeperProcess
 
@@ -56,6 +54,8 @@ RECOVERY_SECONDS = 120.0
 """From the end of a fault until replicas are in sync and all clients go on."""
 DRAIN_SECONDS = 120.0
 LOOK_SECONDS = 0.5
+MODERN = {"group_protocol": "consumer"}
+"""KIP-848."""
 PAUSE_SECONDS = 0.25
 OUR_PAUSE_SECONDS = (0.3, 1.8)
 """Between bunches of 1 to 8: some four messages a second, as the others send."""
@@ -81,23 +81,6 @@ BROKER_PROPERTIES = {
     # Each replica compacts the coordinators' topics by itself; the logs are compared.
     "log.cleaner.backoff.ms": "3600000",
 }
-
-LOST_CONNECTION = "Unexpected key set"
-"""
-What Kafka's admin client says, instead of trying again, when it loses a connection while it asks
-all brokers for their transactions (C{AllBrokersStrategy}).
-"""
-
-COPIERS = ("ours", "confluent", "aiokafka", "java")
-MAY_REPEAT = ("confluent", "aiokafka")
-"""Producers that are not idempotent, and try again."""
-MAY_DISORDER = ("confluent", "verifiable1")
-"""
-librdkafka has many requests in flight and tries each of them again; the verifiable producer gives a
-message up that may be stored later.
-"""
-MAY_GIVE_UP = ("verifiable1",)
-"""It never tries again."""
 
 
 class Figures(NamedTuple):
@@ -125,95 +108,20 @@ def target(client: str) -> str:
     return f"{COPIES}-{client}"
 
 
-class _Tools:
-    """
-    Apache's console tools, one after another in a thread, until the end. Each must end well, even
-    while a broker is away.
-    """
-
-    def __init__(self, java: JavaProcess, servers: str) -> None:
-        self.broken: list[str] = []
-        self.count = 0
-        self.written: list[str] = []
-        self.read: set[str] = set()
-        self._java = java
-        self._servers = servers
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def end(self) -> None:
-        """Wait for the tool that runs."""
-        self._over.set()
-        self._thread.join(START_SECONDS)
-
-    def _run(self, tool: str, *arguments: str, lines: str = "") -> str:
-        """What a tool has printed, if it has ended well."""
-        if self._over.is_set():
-            return ""
-        server = ("--bootstrap-server", self._servers)
-        run = self._java.run(tool, *server, *arguments, standardInput=lines.encode())
-        self.count += 1
-        if run.status and LOST_CONNECTION not in run.output:
-            self.broken.append(f"{tool} {arguments} has ended with {run.status}: {run.output}")
-        return run.output if not run.status else ""
-
-    def _work(self) -> None:
-        number = 0
-        try:
-            while not self._over.is_set():
-                self._round(number)
-                number += 1
-        except Exception as error:
-            self.broken.append(f"tools: {type(error).__name__} {error}")
-
-    def _round(self, number: int) -> None:
-        run, topic = self._run, f"tool{number}"
-        run("TopicCommand", "--describe", "--topic", CLICKS, "--under-replicated-partitions")
-        new = ("--partitions", "2", "--replication-factor", "2")
-        run("TopicCommand", "--create", "--topic", topic, *new)
-        entity = ("--entity-type", "topics", "--entity-name", topic)
-        run("kafka.admin.ConfigCommand", "--alter", *entity, "--add-config", "retention.ms=77777")
-        found = run("kafka.admin.ConfigCommand", "--describe", *entity)
-        if found and "retention.ms=77777" not in found:
-            self.broken.append(f"a setting of {topic} that was altered: {found}")
-        run("TopicCommand", "--delete", "--topic", topic)
-        groups = "consumer.group.ConsumerGroupCommand"
-        run(groups, "--describe", "--group", "javaclassic")
-        run("TransactionsCommand", "list")
-        allow = ("--allow-principal", f"User:{topic}", "--topic", topic)
-        run("AclCommand", "--add", *allow, "--producer")
-        found = run("AclCommand", "--list", "--topic", topic)
-        if found and f"User:{topic}" not in found:
-            self.broken.append(f"an ACL that was added: {found}")
-        run("AclCommand", "--remove", "--force", "--topic", topic)
-        self._console(number)
-
-    def _console(self, number: int) -> None:
-        """The console producer tries three times only: its messages count if it ends well."""
-        values = [f"{number}-{each}" for each in range(5)]
-        lines = "".join(f"{value}\n" for value in values)
-        topic = ("--topic", "console")
-        marker = self.count
-        failed = len(self.broken)
-        self._run("ConsoleProducer", *topic, "--sync", lines=lines)
-        if len(self.broken) > failed:
-            self.broken.pop()
-        elif self.count > marker:
-            self.written += values
-        self.consume("--timeout-ms", "3000")
-
-    def consume(self, *arguments: str) -> None:
-        """The console consumer, in a group that keeps its position."""
-        group = ("--topic", "console", "--group", "console", "--from-beginning", *arguments)
-        self.read.update(self._run("consumer.ConsoleConsumer", *group).splitlines())
-
-
 class ClusterClientsTrial(KafkaChaosRun):
-    """One run. Without seconds, each kind of fault comes once."""
+    """
+    One run, with clients that need no JVM. Without seconds, each kind of fault comes once.
 
+    @cvar copiers: clients that copy the topic in transactions.
+    @cvar mayRepeat: producers that are not idempotent, and try again.
+    @cvar mayDisorder: producers that have many requests in flight and try each of them again.
+    @cvar mayGiveUp: producers that never try again.
+    """
+
+    copiers: ClassVar[tuple[str, ...]] = ("ours", "confluent", "aiokafka")
+    mayRepeat: ClassVar[tuple[str, ...]] = ("confluent", "aiokafka")
+    mayDisorder: ClassVar[tuple[str, ...]] = ("confluent",)
+    mayGiveUp: ClassVar[tuple[str, ...]] = ()
     partitionCount = PARTITION_COUNT
     groups: Mapping[str, str] = {}  # type: ignore[misc]  # of each run
     startSeconds = START_SECONDS
@@ -235,8 +143,6 @@ class ClusterClientsTrial(KafkaChaosRun):
         self._network = NetworkProxy()
         self._ports = {number: (steadyPort(), steadyPort()) for number in BROKERS}
         self._zookeeperPorts = {number: steadyPort() for number in BROKERS}
-        self._java: JavaProcess | None = None
-        self._tools: _Tools | None = None
         self._admin: Any = None
         self._copiers: list[Member] = []
         self._recoveries: list[float] = []
@@ -252,20 +158,16 @@ class ClusterClientsTrial(KafkaChaosRun):
                 fault()
                 self._recover()
         self._recover()
-        assert self._tools is not None
-        self._tools.end()
         self._drain()
         self._endMembers()
         self._endBrokers()
         self._judge()
 
     def _end(self, seconds: float, faults: dict[str, int]) -> None:
-        count = self._tools.count if self._tools else 0
         self.figures = self.figures._replace(
             seconds=seconds,
             faults=faults,
             recoverySeconds=tuple(round(each, 1) for each in self._recoveries),
-            toolCount=count,
         )
 
     def _begin(self) -> None:
@@ -280,11 +182,9 @@ class ClusterClientsTrial(KafkaChaosRun):
             )
             self._network.serve(self._place(number), *self._ports[number])
             self._launchBroker(number)
-        self._java = JavaProcess()
         self._until(lambda: all(map(self._isServing, BROKERS)), "brokers serve", START_SECONDS)
         self._admin = AdminClient({"bootstrap.servers": self._bootstrapServers, "log_level": 3})
-        names = [CLICKS, "console", *map(target, COPIERS)]
-        topics = [NewTopic(name, PARTITION_COUNT, 3) for name in names]
+        topics = [NewTopic(name, PARTITION_COUNT, 3) for name in self._topics()]
         for waiting in self._admin.create_topics(topics).values():
             waiting.result()
         self._tell(f"brokers serve after {monotonic() - begun:.1f} s")
@@ -301,8 +201,10 @@ class ClusterClientsTrial(KafkaChaosRun):
         except BrokenError as error:
             raise BrokenError(f"{error}: {stuck}") from None
         self._tell(f"clients have begun after {monotonic() - begun:.1f} s")
-        self._tools = _Tools(self._java, self._bootstrapServers)
-        self._tools.start()
+
+    def _topics(self) -> list[str]:
+        """Those of the clients."""
+        return [CLICKS, *map(target, self.copiers)]
 
     # -- clients
 
@@ -331,19 +233,28 @@ class ClusterClientsTrial(KafkaChaosRun):
     def _dotted(self, **more: Any) -> dict[str, Any]:
         return {"bootstrap.servers": self._bootstrapServers, **_keys(".", more)}
 
+    def _grouped(self, group: str, **more: Any) -> dict[str, Any]:
+        """A member of a group."""
+        given = self._dotted(group_id=group, auto_offset_reset="earliest", **more)
+        return {"group": group, "properties": given}
+
+    def _copying(self, client: str, isAutomatic: Any) -> dict[str, Any]:
+        """
+        @param isAutomatic: the client's word for false: its transactions have the positions.
+        """
+        name = f"copier-{client}"
+        given = {"auto_offset_reset": "earliest", "enable_auto_commit": isAutomatic}
+        return {
+            "target": target(client),
+            "producer": self._dotted(transactional_id=name),
+            "consumer": self._dotted(group_id=name, **given),
+        }
+
     def _python(self, **more: Any) -> dict[str, Any]:
         return {"bootstrap_servers": self._bootstrapServers, **more}
 
     def _ours(self, name: str, program: str, properties: Any, **more: Any) -> Member:
         return self._member(name, "kafkachaosmember", program, properties=properties, **more)
-
-    def _javas(self, name: str, program: str, **more: Any) -> Member:
-        assert self._java is not None
-        return self._member(name, "javamember", program, java=self._java.port, **more)
-
-    def _verifiable(self, name: str, tool: str, *arguments: str, group: str = "") -> Member:
-        given = ["--bootstrap-server", self._bootstrapServers, "--topic", CLICKS, *arguments]
-        return self._member(name, "verifiablemember", "", group, tool=tool, arguments=given)
 
     def _makeProducers(self) -> Iterator[Member]:
         dotted, python = self._dotted(), self._python()
@@ -357,56 +268,30 @@ class ClusterClientsTrial(KafkaChaosRun):
         idempotent = self._python(enable_idempotence=True)
         yield self._member("aiokafkaonce", "aiokafkamember", "producer", properties=idempotent)
         yield self._member("kafkapython", "kafkapythonmember", "producer", properties=python)
-        yield self._javas("java", "producer", properties=dotted)
-        limits = ("--throughput", str(round(1 / PAUSE_SECONDS)), "--value-prefix", "1")
-        keys = ("--repeating-keys", str(KEY_COUNT))
-        yield self._verifiable("verifiable1", "VerifiableProducer", *limits, *keys)
 
     def _makeConsumers(self) -> Iterator[Member]:
-        def dotted(group: str, **more: Any) -> dict[str, Any]:
-            return {
-                "group": group,
-                "properties": self._dotted(group_id=group, auto_offset_reset="earliest", **more),
-            }
-
         def python(group: str) -> dict[str, Any]:
             given = self._python(group_id=group, auto_offset_reset="earliest")
             return {"group": group, "properties": given}
 
-        modern = {"group_protocol": "consumer"}
+        dotted = self._grouped
         yield self._ours("ourclassic", "consumer", **dotted("ourclassic"))
-        handled = dotted("ourmodern", **modern, enable_auto_commit="false")
+        handled = dotted("ourmodern", **MODERN, enable_auto_commit="false")
         yield self._ours("ourmodern", "consumer", **handled)
         yield self._member(
             "confluentclassic", "confluentmember", "consumer", **dotted("confluentclassic")
         )
-        handled = dotted("confluentmodern", **modern, enable_auto_commit=False)
+        handled = dotted("confluentmodern", **MODERN, enable_auto_commit=False)
         yield self._member("confluentmodern", "confluentmember", "consumer", **handled)
         yield self._member("aiogroup", "aiokafkamember", "consumer", **python("aiogroup"))
         yield self._member("pythongroup", "kafkapythonmember", "consumer", **python("pythongroup"))
-        yield self._javas("javaclassic", "consumer", **dotted("javaclassic"))
-        yield self._javas("javamodern", "consumer", **dotted("javamodern", **modern))
-        group = "verifiablegroup"
-        given = ("--group-id", group, "--verbose")
-        yield self._verifiable(group, "VerifiableConsumer", *given, group=group)
 
     def _makeCopiers(self) -> Iterator[Member]:
-        def dotted(client: str, isAutomatic: Any) -> dict[str, Any]:
-            return {
-                "target": target(client),
-                "producer": self._dotted(transactional_id=f"copier-{client}"),
-                "consumer": self._dotted(
-                    group_id=f"copier-{client}",
-                    auto_offset_reset="earliest",
-                    enable_auto_commit=isAutomatic,
-                ),
-            }
-
+        dotted = self._copying
         yield self._member("copier-ours", "kafkachaosmember", "copier", **dotted("ours", "false"))
         yield self._member(
             "copier-confluent", "confluentmember", "copier", **dotted("confluent", False)
         )
-        yield self._javas("copier-java", "copier", **dotted("java", "false"))
         name = "copier-aiokafka"
         consumer = {"group_id": name, "auto_offset_reset": "earliest", "enable_auto_commit": False}
         yield self._member(
@@ -574,10 +459,12 @@ class ClusterClientsTrial(KafkaChaosRun):
         begun, before = monotonic(), self._progress()
         secondsMax = self._slowness * RECOVERY_SECONDS
         wrong: list[str] = []
+        last: list[str] = []
 
         def isRecovered(look: Callable[[], list[str]]) -> bool:
             wrong[:] = look()
             if wrong:
+                last[:] = wrong
                 self._pause(LOOK_SECONDS)
             return not wrong
 
@@ -589,7 +476,7 @@ class ClusterClientsTrial(KafkaChaosRun):
                 self._until(partial(isRecovered, look), what, secondsMax)
             except BrokenError as error:
                 raise BrokenError(f"{error}: {wrong}") from None
-            self._tell(f"{what} after {monotonic() - begun:.1f} s")
+            self._tell(f"{what} after {monotonic() - begun:.1f} s, at last {last[:3]}")
         self._recoveries.append(monotonic() - begun)
 
     # -- the end
@@ -603,7 +490,7 @@ class ClusterClientsTrial(KafkaChaosRun):
         self._logs = self._read(CLICKS)
         count = sum(map(len, self._logs.values()))
         secondsMax = self._slowness * DRAIN_SECONDS
-        for client in COPIERS:
+        for client in self.copiers:
             self._attempt(
                 lambda client=client: self._isCopied(client, count),  # type: ignore[misc]
                 f"{client} has copied {count} messages",
@@ -620,14 +507,6 @@ class ClusterClientsTrial(KafkaChaosRun):
                 return found == ends
 
             self._attempt(isThere, f"positions of {group}: {found}, ends: {ends}", secondsMax)
-        assert self._java is not None
-        last = _Tools(self._java, self._bootstrapServers)
-        last.consume("--timeout-ms", "3000")
-        assert self._tools is not None
-        missing = {*self._tools.written} - self._tools.read - last.read
-        if missing:
-            self._broken.append(f"the console consumer has not got {sorted(missing)}")
-        self._broken += self._tools.broken + last.broken
 
     def _isCopied(self, client: str, count: int) -> bool:
         copies = self._read(target(client))
@@ -667,7 +546,7 @@ class ClusterClientsTrial(KafkaChaosRun):
 
     def _judge(self) -> None:
         producers = self._judgeProducers()
-        for client in COPIERS:
+        for client in self.copiers:
             for number in range(PARTITION_COUNT):
                 found = judgeCopies(
                     self._logs[placed(CLICKS, number)], self._logs[placed(target(client), number)]
@@ -676,7 +555,7 @@ class ClusterClientsTrial(KafkaChaosRun):
         delivered = self._judgeGroups(self._faults, FAULT_SECONDS)
         self._judgeLogFiles(self._processes())
         folders = {number: self._folder / self._place(number) for number in BROKERS}
-        names = (CLICKS, *map(target, COPIERS))
+        names = (CLICKS, *map(target, self.copiers))
         whole = [f"{name}-{index}" for name in names for index in range(PARTITION_COUNT)]
         beginnings = [
             f"{name}-{index}"
@@ -703,26 +582,26 @@ class ClusterClientsTrial(KafkaChaosRun):
             sent, wrong = sentBy(member.lines())
             self._broken += [f"{member.name}: {each}" for each in wrong]
             name = member.name
-            if name not in MAY_GIVE_UP:
+            if name not in self.mayGiveUp:
                 lost = [n for n in sent.numbers if sent.outcomes.get(n) != "ok"]
                 if lost:
                     self._broken.append(f"{name} has given up {lost[:10]}, {len(lost)} in all")
-            producers[name] = sent._replace(places={}) if name in MAY_REPEAT else sent
+            producers[name] = sent._replace(places={}) if name in self.mayRepeat else sent
         logs = {place: self._asPromised(entries) for place, entries in self._logsOf(CLICKS).items()}
         self._broken += judgeLogs(producers, logs)
         return producers
 
-    @staticmethod
-    def _asPromised(entries: list[Entry]) -> list[Entry]:
+    @classmethod
+    def _asPromised(cls, entries: list[Entry]) -> list[Entry]:
         """Without what producers may do that are not idempotent: repetitions, another order."""
         seen: set[str] = set()
         kept: dict[str, list[Entry]] = {}
         for entry in entries:
             name = entry.value.partition(".")[0]
-            if name not in MAY_REPEAT or entry.value not in seen:
+            if name not in cls.mayRepeat or entry.value not in seen:
                 kept.setdefault(name, []).append(entry)
             seen.add(entry.value)
-        for name in MAY_DISORDER:
+        for name in cls.mayDisorder:
             kept.get(name, []).sort(key=lambda entry: int(entry.value.split(".")[1]))
         return [entry for part in kept.values() for entry in part]
 
@@ -730,8 +609,6 @@ class ClusterClientsTrial(KafkaChaosRun):
         self._network.heal()
         super()._clear()
         self._zookeeper.kill()
-        if self._java is not None:
-            self._java.close()
         self._network.close()
 
 

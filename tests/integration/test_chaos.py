@@ -5,12 +5,10 @@ form is C{python -m tests.long.chaos}.
 
 from __future__ import annotations
 
-import shutil
 import socket
 import struct
-import sys
-import tempfile
 import threading
+from functools import partial
 from random import SystemRandom
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -26,6 +24,7 @@ from tests.integration.chaosjudge import (
     judgeGroup,
     judgeLogs,
 )
+from tests.integration.chaosrun import runInFolder
 from tests.integration.cuttingproxy import ANSWER, REQUEST, CuttingProxy
 
 SECONDS = 30
@@ -40,14 +39,7 @@ class ChaosTests(SynchronousTestCase):
 
     def chaos(self) -> None:
         seed = SystemRandom().randrange(1 << 32)
-        folder = tempfile.mkdtemp(prefix="pylogbroker-chaos-")
-        sys.stdout.write(f"[seed {seed}, in {folder} until it holds")
-        trial = ChaosTrial(folder, seed, SECONDS, slowness=SLOWNESS)
-        try:
-            trial.run()
-        finally:
-            sys.stdout.write(f": {trial.figures}] ")
-        shutil.rmtree(folder)
+        trial = runInFolder("chaos", seed, partial(ChaosTrial, seconds=SECONDS, slowness=SLOWNESS))
         figures = trial.figures
         # There was something to lose, and much was done.
         self.assertGreater(figures.okCount, 1_000)

@@ -1,22 +1,50 @@
 """
-What the trial of all clients with replicas (L{tests.integration.clusterclients}) is made of: the
-judges, and the network in which it runs. The trial itself is C{python -m tests.long.replication
---clients all}.
+Clients of today's Kafka, at their defaults, go on while brokers of a cluster fail one after
+another; and the judges and the network of this trial. The long form, with Java and at random, is
+C{python -m tests.long.replication --clients all}.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.integration.chaosrun import steadyPort
+from tests.integration.chaosrun import runInFolder, steadyPort
 from tests.integration.clusterclients import ClusterClientsTrial
 from tests.integration.kafkachaosjudge import Entry
 from tests.integration.networkproxy import NetworkProxy
 from tests.integration.replicalogs import differences
+
+SEED = 14
+"""The sizes of messages and their pauses; the faults come in the same order with each."""
+SLOWNESS = 5.0
+"""The gate must hold on a machine that has other work; the long form allows no slowness."""
+
+
+class ClusterClientsTests(SynchronousTestCase):
+    """Each kind of fault once."""
+
+    def test_faults(self) -> None:
+        """
+        A broker is killed (-9), one is restarted in order, one stopped, and one cut off in both
+        directions, in one and in the other; after each fault all replicas are in sync again and all
+        clients go on. In the end nothing that was acknowledged is lost, nothing of an idempotent
+        producer is there twice, and its order is kept; groups have got everything, at kept
+        positions; copies in transactions are exact; replicas are the same.
+        """
+        trial = runInFolder("clusterclients", SEED, partial(ClusterClientsTrial, slowness=SLOWNESS))
+        figures = trial.figures
+        # There was something to lose, and much was done.
+        self.assertGreater(figures.okCount, 500)
+        self.assertGreaterEqual(figures.copiedCount, len(trial.copiers) * figures.okCount)
+        self.assertGreaterEqual(figures.deliveredCount, len(trial.groups) * figures.okCount)
+        self.assertGreater(figures.comparedCount, 100_000)
+        kinds = ["cut both", "cut in", "cut out", "kill broker", "restart broker", "stop broker"]
+        self.assertEqual(figures.faults, dict.fromkeys(kinds, 1))
 
 
 class PromiseTests(SynchronousTestCase):

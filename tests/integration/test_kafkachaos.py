@@ -5,10 +5,8 @@ balance in the end; the long form is C{python -m tests.long.kafkachaos}.
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -22,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.integration.chaosjudge import Fault
 from tests.integration.chaosprogram import Program, Record
+from tests.integration.chaosrun import runInFolder
 from tests.integration.kafkachaos import KafkaChaosTrial
 from tests.integration.kafkachaosjudge import (
     NO_OFFSET,
@@ -55,14 +54,9 @@ class KafkaChaosTests(SynchronousTestCase):
         transactions are exact; in the end each partition has its one owner.
         """
         seed = SystemRandom().randrange(1 << 32)
-        folder = tempfile.mkdtemp(prefix="pylogbroker-kafkachaos-")
-        sys.stdout.write(f"[seed {seed}, in {folder} until it holds")
-        trial = KafkaChaosTrial(folder, seed, SECONDS, slowness=SLOWNESS)
-        try:
-            trial.run()
-        finally:
-            sys.stdout.write(f": {trial.figures}] ")
-        shutil.rmtree(folder)
+        trial = runInFolder(
+            "kafkachaos", seed, partial(KafkaChaosTrial, seconds=SECONDS, slowness=SLOWNESS)
+        )
         figures = trial.figures
         # There was something to lose, and much was done.
         self.assertGreater(figures.okCount, 500)

@@ -4,9 +4,13 @@ The long form of C{tests.integration.test_replication}::
     python -m tests.long.replication --seeds 10 --seconds 40 --output docs/results/replication.md
 
 or, with all clients of today's Kafka at their default settings
-(L{tests.integration.clusterclients})::
+(L{tests.long.allclusterclients})::
 
     python -m tests.long.replication --clients all --seeds 10 --seconds 60
+
+or with those of Go, JavaScript and Rust (L{tests.long.kafkaclients.cluster})::
+
+    python -m tests.long.replication --clients others --seeds 3 --seconds 0
 
 prints what is done while it is done, and writes a page with seeds, versions and figures; the exit
 status is 0 if nothing was broken. Where something was, the directory with the data, the logs and
@@ -20,7 +24,9 @@ from importlib.metadata import version
 
 from tests.integration import clusterclients
 from tests.integration.clusterclients import ClusterClientsTrial
+from tests.long.allclusterclients import AllClientsTrial
 from tests.long.chaosruns import ChaosPage, runChaos
+from tests.long.kafkaclients.cluster import VERSIONS, OtherClientsTrial
 from tests.long.replicationchaos import MESSAGE_COLUMNS, SETTINGS, ReplicationTrial
 from tests.oracle.apachebroker import VERSION
 
@@ -83,8 +89,17 @@ ALL_CLIENTS_PAGE = ChaosPage(
 )
 
 
-def allClientsCells(trial: ClusterClientsTrial) -> list[str]:
-    """The figures of a run with all clients, for the table."""
+OTHER_CLIENTS_PAGE = ALL_CLIENTS_PAGE._replace(
+    text=(
+        "As [with all clients](replication.md), with others: franz-go, sarama, kafka-go, kafkajs",
+        "and rdkafka (Rust).",
+    ),
+    versions=tuple(VERSIONS.values()),
+)
+
+
+def clientsCells(trial: ClusterClientsTrial) -> list[str]:
+    """The figures of a run with many clients, for the table."""
     figures = trial.figures
     return [
         f"{figures.sentCount:,}",
@@ -101,7 +116,7 @@ def allClientsCells(trial: ClusterClientsTrial) -> list[str]:
 def main() -> int:
     """Run it; returns the exit status."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--clients", choices=["some", "all"], default="some")
+    parser.add_argument("--clients", choices=["some", "all", "others"], default="some")
     options, rest = parser.parse_known_args()
     if options.clients == "all":
         return runChaos(
@@ -110,8 +125,19 @@ def main() -> int:
             10,
             60,
             ALL_CLIENTS_PAGE,
-            ClusterClientsTrial,
-            allClientsCells,
+            AllClientsTrial,
+            clientsCells,
+            rest,
+        )
+    if options.clients == "others":
+        return runChaos(
+            "tests.long.replication --clients others",
+            "As with all clients, with those of Go, JavaScript and Rust.",
+            3,
+            0,
+            OTHER_CLIENTS_PAGE,
+            OtherClientsTrial,
+            clientsCells,
             rest,
         )
     return runChaos(
