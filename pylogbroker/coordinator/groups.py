@@ -467,6 +467,10 @@ class GroupCoordinator:
         """A partition of C{__consumer_offsets} is going to be read."""
         self._loading.add(partition)
 
+    def isLoading(self, partition: int) -> bool:
+        """Whether a partition is being read."""
+        return partition in self._loading
+
     def replay(
         self, key: bytes, value: bytes | None, partition: int = 0, producerId: int = NO_PRODUCER
     ) -> bool:

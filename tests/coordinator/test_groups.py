@@ -75,8 +75,10 @@ class LoadTests(GroupCase):
         self.assertEqual(self.codes(), [loading] * 8 + [0])
         self.assertEqual(self.coordinator.listGroups().errorCode, loading)
         self.assertEqual(self.join()[0].memberId, "")
+        self.assertTrue(self.coordinator.isLoading(1))
         for partition in range(2):
             self.coordinator.loaded(partition)
+        self.assertFalse(self.coordinator.isLoading(1))
         self.assertEqual(self.join()[0].errorCode, 0)
 
     def test_unload(self) -> None:

@@ -79,6 +79,17 @@ class GroupCase(LeadTestCase):
 
     # -- requests
 
+    def startUnsettled(self) -> None:
+        """Another broker, whose workers have not worked yet."""
+        before = self.lead
+        self.lead = self.broker(
+            PROPERTIES,
+            fileSystem=before.fileSystem,
+            reactor=before.reactor,
+            formats=(Kafka07Format(), KafkaFormat()),
+        )
+        self.lead.turn()
+
     def send(self, key: ApiKey, version: int, /, **fields: Any) -> Answer:
         """Send a request; neither time nor workers move."""
         cls = key.requestClass

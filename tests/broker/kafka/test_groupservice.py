@@ -11,9 +11,7 @@ from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC
 from pylogbroker.cluster.metadataimage import RemoveTopicRecord
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.records.kafka07format import Kafka07Format
-from pylogbroker.records.kafkaformat import KafkaFormat
-from tests.broker.kafka.groupcase import GROUP, PARTITION, PROPERTIES, GroupCase
+from tests.broker.kafka.groupcase import GROUP, PARTITION, GroupCase
 
 
 class TopicTests(GroupCase):
@@ -186,17 +184,6 @@ class DurableTests(GroupCase):
         self.assertEqual(self.committed(answer), [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
         self.lead.settle()
         self.assertEqual(self.position(), 4)
-
-    def startUnsettled(self) -> None:
-        """Another broker, whose workers have not worked yet."""
-        before = self.lead
-        self.lead = self.broker(
-            PROPERTIES,
-            fileSystem=before.fileSystem,
-            reactor=before.reactor,
-            formats=(Kafka07Format(), KafkaFormat()),
-        )
-        self.lead.turn()
 
     def test_manyPieces(self) -> None:
         """Positions of many commits, over several segments, are read in order."""

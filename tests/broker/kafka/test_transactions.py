@@ -5,14 +5,19 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
+from pylogbroker.broker.kafka.coordinators.coordinatorlog import encodeMarker
 from pylogbroker.broker.kafka.topics import TRANSACTIONS_TOPIC
+from pylogbroker.coordinator.effects import TransactionalProducer
+from pylogbroker.interfaces import EndMarker
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.transactionindex import AbortedTransaction
-from tests.broker.kafka.groupcase import GROUP, Answer, GroupCase
+from tests.broker.kafka.groupcase import GROUP, PARTITION, Answer, GroupCase
 from tests.broker.kafka.kafkacase import KafkaCase
 
 ID = "transaction"
@@ -401,6 +406,26 @@ class PositionTests(TransactionCase):
         self.lead.service.kafka.groups.stop()
         self.assertEqual(self.addOffsets(producer), ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self.assertEqual(self.commitIn(producer, 5), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def test_endedWhileLoading(self) -> None:
+        """
+        The offsets of a transaction count also when its end marker is appended while they are being
+        read, as by a broker that has just become the coordinator of the group.
+        """
+        producer = self.producer()
+        self.assertEqual((self.addOffsets(producer), self.commitIn(producer, 5)), (0, 0))
+        self.lead.stop()
+        self.startUnsettled()
+        groups, written = self.lead.service.kafka.groups, Deferred[Any]()
+        marker = encodeMarker(TransactionalProducer(*producer), EndMarker(True, 0), groups.nowMs())
+        self.assertTrue(groups.endTransaction(PARTITION, marker, written.callback))
+        for _ in range(5):
+            self.lead.flushWorker.performAll()
+            self.lead.turn()
+        self.assertIsNone(self.successResultOf(written))
+        self.assertTrue(groups.coordinator.isLoading(PARTITION))
+        self.lead.settle()
+        self.assertEqual(self.position(), 5)
 
     def test_whileEnding(self) -> None:
         """While the last transaction ends, clients that know it are told so."""

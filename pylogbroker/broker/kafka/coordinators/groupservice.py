@@ -90,6 +90,7 @@ class GroupService(CoordinatorService):
         self._settings = settings
         self._random = random
         self._known: Mapping[UUID, TopicImage] = {}
+        self._endsWhileLoading: dict[int, tuple[Appender, list[tuple[int, bool]]]] = {}
         self._makeCoordinator()
 
     def _makeCoordinator(self) -> None:
@@ -130,6 +131,10 @@ class GroupService(CoordinatorService):
                 self.coordinator.replay(each.key, each.value, partition, each.producerId)
 
     def _loaded(self, partition: int, appender: Appender) -> None:
+        appendedBy, ends = self._endsWhileLoading.pop(partition, (appender, []))
+        if appendedBy is appender:
+            for producerId, isCommit in ends:
+                self.coordinator.transactionEnded(partition, producerId, isCommit)
         self.coordinator.loaded(partition)
 
     # -- transactions
@@ -141,7 +146,9 @@ class GroupService(CoordinatorService):
         done: Callable[[PylogbrokerError | None], None],
     ) -> bool:
         """
-        Append a transaction's end marker, behind the offsets that were committed in it.
+        Append a transaction's end marker, behind the offsets that were committed in it. While the
+        partition is being loaded, these may not be read yet: then the end counts behind all that is
+        read.
 
         @param done: called when the marker is appended as an acknowledged write is, or with why it
             is not.
@@ -150,19 +157,27 @@ class GroupService(CoordinatorService):
         appender = self._appenders.get(partition)
         if appender is None:
             return False
-        appender.appendBatches(marker, partial(self._ended, partition, marker, done))
+        appender.appendBatches(marker, partial(self._ended, partition, appender, marker, done))
         return True
 
     def _ended(
         self,
         partition: int,
+        appender: Appender,
         marker: ValidatedBatches,
         done: Callable[[PylogbrokerError | None], None],
         error: PylogbrokerError | None,
     ) -> None:
-        if error is None:
+        # A later appender's partition is read with this marker.
+        if error is None and self._appenders.get(partition) is appender:
             assert marker.marker is not None
-            producerId = marker.headers[0].producerId
-            self.coordinator.transactionEnded(partition, producerId, marker.marker.isCommit)
-            self.schedule()
+            end = marker.headers[0].producerId, marker.marker.isCommit
+            if self.coordinator.isLoading(partition):
+                known = self._endsWhileLoading.get(partition)
+                if known is None or known[0] is not appender:
+                    known = self._endsWhileLoading[partition] = appender, []
+                known[1].append(end)
+            else:
+                self.coordinator.transactionEnded(partition, *end)
+                self.schedule()
         done(error)
