@@ -135,11 +135,16 @@ class ClusterClientsTrial(KafkaChaosRun):
         seconds: float = 0,
         tell: Callable[[str], None] = lambda text: None,
         slowness: float = 1.0,
+        makeZookeeper: Callable[[str], ZookeeperProcess] = ZookeeperProcess,
     ) -> None:
-        """See L{ChaosRun}."""
+        """
+        See L{ChaosRun}.
+
+        @param makeZookeeper: of its directory.
+        """
         super().__init__(folder, seed, seconds, tell, slowness)
         self.figures = Figures()
-        self._zookeeper = ZookeeperProcess(str(Path(folder) / "zookeeper"))
+        self._zookeeper = makeZookeeper(str(Path(folder) / "zookeeper"))
         self._network = NetworkProxy()
         self._ports = {number: (steadyPort(), steadyPort()) for number in BROKERS}
         self._zookeeperPorts = {number: steadyPort() for number in BROKERS}
@@ -472,6 +477,7 @@ class ClusterClientsTrial(KafkaChaosRun):
             ("replicas are in sync", self._outOfSync),
             ("all clients go on", lambda: self._stuck(before)),
         ):
+            last.clear()
             try:
                 self._until(partial(isRecovered, look), what, secondsMax)
             except BrokenError as error:

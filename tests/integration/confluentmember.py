@@ -169,7 +169,10 @@ def copy(options: dict[str, Any], record: Record, over: threading.Event) -> None
     session is over, and starts.
     """
 
+    isStuck = threading.Event()
+
     def startAgain() -> None:
+        isStuck.set()
         record.write("error", "copy", f"a transaction has taken {STUCK_SECONDS} s")
         leaving = threading.Thread(target=consumer.close, daemon=True)
         leaving.start()
@@ -192,6 +195,8 @@ def copy(options: dict[str, Any], record: Record, over: threading.Event) -> None
                         _transact(producer, consumer, options["target"], found)
                     finally:
                         watchdog.cancel()
+                        if isStuck.is_set():
+                            threading.Event().wait()  # until then: its consumer is closed
                     record.write("copied", len(found))
         except KafkaException as error:
             record.write("error", "copy", error)

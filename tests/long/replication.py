@@ -12,6 +12,8 @@ or with those of Go, JavaScript and Rust (L{tests.long.kafkaclients.cluster})::
 
     python -m tests.long.replication --clients others --seeds 3 --seconds 0
 
+(C{--zookeeper apache}: with Apache's ZooKeeper instead of ours)
+
 prints what is done while it is done, and writes a page with seeds, versions and figures; the exit
 status is 0 if nothing was broken. Where something was, the directory with the data, the logs and
 the records of all processes is kept, and named.
@@ -20,10 +22,12 @@ the records of all processes is kept, and named.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from importlib.metadata import version
 
 from tests.integration import clusterclients
 from tests.integration.clusterclients import ClusterClientsTrial
+from tests.integration.zookeeperprocess import ApacheZookeeperProcess, ZookeeperProcess
 from tests.long.allclusterclients import AllClientsTrial
 from tests.long.chaosruns import ChaosPage, runChaos
 from tests.long.kafkaclients.cluster import VERSIONS, OtherClientsTrial
@@ -117,7 +121,9 @@ def main() -> int:
     """Run it; returns the exit status."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--clients", choices=["some", "all", "others"], default="some")
+    parser.add_argument("--zookeeper", choices=["ours", "apache"], default="ours")
     options, rest = parser.parse_known_args()
+    kind = ApacheZookeeperProcess if options.zookeeper == "apache" else ZookeeperProcess
     if options.clients == "all":
         return runChaos(
             "tests.long.replication --clients all",
@@ -125,7 +131,7 @@ def main() -> int:
             10,
             60,
             ALL_CLIENTS_PAGE,
-            AllClientsTrial,
+            partial(AllClientsTrial, makeZookeeper=kind),
             clientsCells,
             rest,
         )
@@ -136,7 +142,7 @@ def main() -> int:
             3,
             0,
             OTHER_CLIENTS_PAGE,
-            OtherClientsTrial,
+            partial(OtherClientsTrial, makeZookeeper=kind),
             clientsCells,
             rest,
         )
