@@ -36,29 +36,34 @@ Simulate = Callable[[int], AnyOutcome]
 CHUNK_COUNT = 50
 TOLD_COUNT_MAX = 20
 INTERVAL_SECONDS = 0.2
+LOG_INTERVAL_SECONDS = 60.0
+"""Between two lines of a file."""
 
 
 class Progress:
-    """A line on a terminal; nothing on anything else."""
+    """A line on a terminal; on anything else, a new line each L{LOG_INTERVAL_SECONDS}."""
 
     def __init__(self, errors: TextIO, totalCount: int) -> None:
         self._errors = errors
         self._totalCount = totalCount
+        self._isTerminal = errors.isatty()
         self._begun = self._last = monotonic()
 
     def update(self, count: int, failedCount: int) -> None:
         """So many seeds are done."""
         now = monotonic()
-        if self._errors.isatty() and (
-            now - self._last > INTERVAL_SECONDS or count == self._totalCount
-        ):
+        isLast = count == self._totalCount
+        interval = INTERVAL_SECONDS if self._isTerminal else LOG_INTERVAL_SECONDS
+        if now - self._last > interval or (isLast and self._isTerminal):
             self._last = now
             rate = count / (now - self._begun)
-            end = "\n" if count == self._totalCount else ""
-            self._errors.write(
-                f"\r{count:,} of {self._totalCount:,} seeds, {failedCount} failed, {rate:.1f}"
-                f" seeds/s   {end}"
+            text = (
+                f"{count:,} of {self._totalCount:,} seeds, {failedCount} failed, {rate:.1f}"
+                f" seeds/s, {(self._totalCount - count) / rate / 60:,.0f} min left"
             )
+            if self._isTerminal:
+                text = f"\r{text}   "
+            self._errors.write(text + ("\n" if isLast or not self._isTerminal else ""))
             self._errors.flush()
 
 

@@ -10,14 +10,14 @@ import gc
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.cluster.planted import PLANTS
-from tests.simulation.cluster.world import ClusterWorld
+from tests.simulation.cluster.world import FAULTS, ClusterWorld
 from tests.simulation.seedtests import addPlantTests, addSeedTests, outputsByHashes
 
-SEED_COUNT = 180
-EACH_COUNT = 60
+SEED_COUNT = 1_000
+EACH_COUNT = 100
 REPEAT_COUNT = 6
 CLOSED = "cannot reuse already awaited coroutine"
-MUST_HAPPEN = ("acknowledged", "kill", "led")
+MUST_HAPPEN = ("acknowledged", "not acknowledged", "copies", "led", *FAULTS)
 
 
 class ClusterTestCase(SynchronousTestCase):

@@ -7,6 +7,7 @@ transactions; readers that follow partitions without a group; an operator.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from pylogbroker.consumer.kafka.assignedpartition import NO_REPLICA
 from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
 from pylogbroker.errors import (
     LogTruncatedError,
@@ -33,7 +35,7 @@ READERS, COPIERS = "readers", "copiers"
 AGAIN_SECONDS = 0.2
 BATCH_COUNT = 8
 SOON_SECONDS = 0.4
-"""A commit with an answer in this time was not sent again."""
+"""A commit with an answer in this time was not sent again, if no connection was lost meanwhile."""
 
 Properties = Mapping[str, str]
 
@@ -190,7 +192,7 @@ class SimulatedMember(SimulatedClient):
             await self.pause(AGAIN_SECONDS)
 
     async def _commit(self, consumer: KafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
-        begun = self.process.seconds()
+        begun, lostCount = self.process.seconds(), self.process.lostCount
         doubtful = [
             (self.ledger.doubtful[READERS, (place.topic, place.partition)], offset)
             for place, offset in offsets.items()
@@ -198,7 +200,8 @@ class SimulatedMember(SimulatedClient):
         for known, offset in doubtful:
             known.add(offset)
         await consumer.commitOffsets(offsets)
-        if self.process.seconds() - begun < SOON_SECONDS:
+        isSoon = self.process.seconds() - begun < SOON_SECONDS
+        if isSoon and self.process.lostCount == lostCount:
             for known, offset in doubtful:
                 known.discard(offset)
 
@@ -256,11 +259,18 @@ class SimulatedReader(SimulatedClient):
 
     @ivar topic: L{LOGS}, read uncommitted, or L{COPIES}, read committed.
     @ivar consumer: the one of now.
+    @ivar counts: of the world.
     """
 
     topic = LOGS
     partitionCount = 2
     consumer: KafkaConsumer | None = None
+
+    def __init__(
+        self, process: Process, properties: Properties, ledger: Ledger, random: Random
+    ) -> None:
+        super().__init__(process, properties, ledger, random)
+        self.counts: Counter[str] = Counter()
 
     async def live(self) -> None:
         places = [TopicPartition(self.topic, each) for each in range(self.partitionCount)]
@@ -274,7 +284,7 @@ class SimulatedReader(SimulatedClient):
                 if self.topic == LOGS:
                     self._spawn(self._askEnds(consumer, places))
                 async for batch in consumer.batches(BATCH_COUNT):
-                    self._handle(batch)
+                    self._handle(batch, consumer)
                     positions.update(_behind(batch))
             except (LogTruncatedError, OffsetOutOfRangeError) as error:
                 self.onFailure(f"{self.process}: {error}")
@@ -283,10 +293,13 @@ class SimulatedReader(SimulatedClient):
             await _close(consumer)
             await self.pause(AGAIN_SECONDS)
 
-    def _handle(self, batch: Collection[ConsumerRecord]) -> None:
+    def _handle(self, batch: Collection[ConsumerRecord], consumer: KafkaConsumer) -> None:
         for each in batch:
             place = each.topic, each.partition
             self.ledger.wasRead(place, each.offset, each.value)
+            partition = consumer._partitions.get(TopicPartition(*place))
+            if partition is not None and partition.readReplica != NO_REPLICA:
+                self.counts["read from a follower"] += 1
             if self.topic == COPIES:
                 self.ledger.audited[place].append((each.offset, each.value))
 

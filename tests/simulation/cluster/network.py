@@ -151,6 +151,7 @@ class Process:
     @ivar isAccepting: whether it accepts connections; the kernel makes them all the same.
     @ivar isDead: whether it was killed.
     @ivar isPaused: whether it stands still.
+    @ivar lostCount: connections that it has lost.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Process:
         self.isDead = False
         self.isPaused = False
         self.isAccepting = True
+        self.lostCount = 0
         self.notAccepted: list[Callable[[], None]] = []
         self.mustHalt: Callable[[], bool] = lambda: False
         self.transports: dict[Transport, None] = {}
@@ -638,6 +640,7 @@ class Transport:
             return
         self.isOver = True
         self.connected = 0
+        self.process.lostCount += 1
         self.process.transports.pop(self, None)
         producer, self.producer = self.producer, None
         if producer is not None:

@@ -135,25 +135,25 @@ PLANTS = {
     "an offset named before it is flushed": Plant(
         "Redpanda, Why fsync is needed",
         _DROPPED,
-        5,
+        10,
         [(ReplicaManager, "__init__", countsUnflushed)],
     ),
     "acknowledged before the follower's fetch": Plant(
         "redpanda #6018",
         _LOST,
-        6,
+        7,
         [(Partition, "whenKept", answersWhenFlushed)],
     ),
     "truncation by watermark": Plant(
         "KIP-101, KAFKA-1211",
         _DROPPED,
-        37,
+        17,
         [(FollowerReplica, "leaderChanged", machines.truncateToWatermark)],
     ),
     "fetches without the epoch of the log": Plant(
         "KIP-320, KAFKA-6880",
         "differ",
-        1,
+        13,
         [(ReplicaFetcher, "_body", withoutEpochOfLog)],
     ),
     "followers that know no producers": Plant(
@@ -165,13 +165,13 @@ PLANTS = {
     "a coordinator that answers before its replicas": Plant(
         "redpanda #6018",
         "in generation",
-        1,
+        41,
         [(Appender, "_tryAppend", answersBeforeReplicas)],
     ),
     "end markers that are given up": Plant(
         "KAFKA-9749",
         "is stable to",
-        32,
+        260,
         [(MarkerWriter, "_left", givesUpMarkers)],
     ),
     "a coordinator that loads one segment": Plant(
@@ -180,7 +180,7 @@ PLANTS = {
     "open transactions that are read": Plant(
         "redpanda #3036",
         "a reader of committed messages was given",
-        57,
+        1,
         [(BatchLog, "stable", property(stableAtWatermark))],
     ),
     "an epoch that its leader does not remember": Plant(
@@ -192,7 +192,7 @@ PLANTS = {
     "unclean election where it is forbidden": Plant(
         "KAFKA-1028",
         _DROPPED,
-        32,
+        40,
         [(controller, "isUncleanElectionAllowed", lambda image, topic: True)],
     ),
     "a controller that does not fence": Plant(
@@ -210,7 +210,7 @@ PLANTS = {
     "a registration that does not fence": Plant(
         "KIP-380, KAFKA-1120",
         "lead in epoch",
-        1,
+        4,
         [(clusterregistration, "registerBroker", registersUnfenced)],
     ),
 }

@@ -45,6 +45,13 @@ from pylogbroker.client.kafka.admin.topics import (
     ResourceKind,
 )
 from pylogbroker.cluster.metadataimage import MetadataImage
+from pylogbroker.config.brokersettings import RACK_AWARE_SELECTOR
+from pylogbroker.config.topicconfigs import (
+    FOLLOWER_THROTTLED_RATE,
+    FOLLOWER_THROTTLED_REPLICAS,
+    LEADER_THROTTLED_RATE,
+    LEADER_THROTTLED_REPLICAS,
+)
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.types import TopicPartition
@@ -75,6 +82,10 @@ TRACE_COUNT_MAX = 6_000
 CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
 AWAY_SECONDS = (0.05, 0.5, 2.0, 4.0)
 CLIENT_HOST = "192.0.2.10{}"
+RACK = "rack{}"
+THROTTLED_RATES = ("100", "1000", None)
+"""Bytes in a second."""
+
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 COMPACTED = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
@@ -148,13 +159,16 @@ class ClusterWorld:
             "log.flush.offset.checkpoint.interval.ms": random.choice(("300", "3000")),
             "auto.create.topics.enable": "false",
         }
+        self._isRackAware = random.random() < 0.5
+        if self._isRackAware:
+            self.properties["replica.selector.class"] = RACK_AWARE_SELECTOR
         brokerCount = random.choice((3, 3, 4))
         self.brokers = {
             each: SimulatedBroker(
                 self.network,
                 self.zookeeper,
                 each,
-                self.properties,
+                {**self.properties, "broker.rack": RACK.format(each)},
                 Random(random.getrandbits(32)),
                 self.say,
             )
@@ -214,7 +228,12 @@ class ClusterWorld:
         service, process = broker.service, broker.process
         assert service is not None and process is not None
         topics, replicas = service.kafka.topics, service.kafka.replicas
-        lead = topics.lead
+        lead, isThrottled = topics.lead, replicas.isThrottled
+
+        def throttled(*asked: Any) -> bool:
+            found = isThrottled(*asked)
+            self.counts["fetches throttled"] += found
+            return found
 
         def leads(topic: Any, index: int) -> None:
             for each in replicas._replicas.values():
@@ -229,6 +248,7 @@ class ClusterWorld:
                         self.fail(str(error))
             lead(topic, index)
 
+        replicas.isThrottled = throttled  # type: ignore[method-assign,assignment] # watches, too
         topics.lead = leads  # type: ignore[method-assign] # watches what it does
 
     def _logged(self, event: LogEvent) -> None:
@@ -426,8 +446,10 @@ class ClusterWorld:
         properties = {**CONSUMER_PROPERTIES, "bootstrap.servers": self.servers}
         if topic == COPIES:
             properties["isolation.level"] = "read_committed"
+        if self._isRackAware:
+            properties["client.rack"] = RACK.format(self.random.choice(sorted(self.brokers)))
         made = SimulatedReader(self._newProcess("reader"), properties, self.ledger, self._random())
-        made.topic = topic
+        made.topic, made.counts = topic, self.counts
         self.readers.append(made)
         self._begin(made)
 
@@ -672,6 +694,38 @@ class ClusterWorld:
         self._ask(lambda: self.admin.alterPartitionReassignments({place: target}))
         return f"{place} to {target}"
 
+    def _throttle(self) -> str | None:
+        """Replicas that are behind are throttled, or are no more."""
+        rate = self.random.choice(THROTTLED_RATES)
+        self._ask(lambda: self._setThrottle(rate))
+        return "no limit" if rate is None else f"{rate} bytes/s"
+
+    def _setThrottle(self, rate: str | None) -> Deferred[Any]:
+        """@param rate: bytes in a second, of each broker; L{None}: no limit."""
+        operation = AlterConfigOperation.SET if rate else AlterConfigOperation.DELETE
+        rates = dict.fromkeys((LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE), (operation, rate))
+        replicas = dict.fromkeys(
+            (LEADER_THROTTLED_REPLICAS, FOLLOWER_THROTTLED_REPLICAS),
+            (operation, "*" if rate else None),
+        )
+        return self.admin.incrementalAlterConfigs(
+            {
+                ConfigResource(ResourceKind.BROKER, ""): rates,
+                ConfigResource(ResourceKind.TOPIC, LOGS): replicas,
+                ConfigResource(ResourceKind.TOPIC, COPIES): replicas,
+            }
+        )
+
+    def _endThrottle(self) -> None:
+        """Replication has no limit any more: again and again, since a late request may set one."""
+
+        def again(result: object) -> None:
+            if isinstance(result, Failure):
+                result.trap(PylogbrokerError)
+            self.operator.callLater(1.0, self._endThrottle)
+
+        self._operate(lambda: self._setThrottle(None).addBoth(again))
+
     def _elect(self) -> str | None:
         self._ask(lambda: self.admin.electLeaders(None))
         return "the preferred leaders"
@@ -701,6 +755,8 @@ class ClusterWorld:
         for pair in list(self.network.cuts):
             self.network.mend(*pair)
         self.zookeeper.unreachable.clear()
+        if self.counts["throttle"]:
+            self._endThrottle()
         for producer in self.producers:
             producer.end()
         for broker in self.brokers.values():
@@ -889,6 +945,7 @@ FAULTS = {
     "memberDies": 1.5,
     "copierDies": 2.0,
     "reassign": 1.5,
+    "throttle": 0.7,
     "elect": 1.0,
     "minInSync": 0.7,
     "topics": 1.0,
