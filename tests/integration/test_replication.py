@@ -218,7 +218,8 @@ class ReplicationTests(ClientCase):
             while await self.command("topic", "describe", "--under-replicated"):
                 await deferLater(reactor, 0.1)
         await self.command("partition", "elect", "--execute")
-        self.assertEqual(await self.leaders(), leaders)
+        while await self.leaders() != leaders:  # a broker may know a little later
+            await deferLater(reactor, 0.1)
         await self.acknowledged(50)
         await self.finish()
 

@@ -426,6 +426,14 @@ class MutationTests(SynchronousTestCase):
                 for size in random.sample(range(len(whole)), min(len(whole), 12)):
                     self.assertFalse(self.decode(whole[:size]), (key, version, size))
 
+    def decodeMeasured(self, frame: bytes) -> tuple[bool, int]:
+        """Whether it is decoded, and how many bytes of memory that takes at the most."""
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        isDecoded = self.decode(frame)
+        _, peak = tracemalloc.get_traced_memory()
+        return isDecoded, peak - before
+
     def test_mutated(self) -> None:
         """
         Requests with bytes changed, put in or taken out, and with counts and sizes blown up, are
@@ -444,11 +452,12 @@ class MutationTests(SynchronousTestCase):
         for frame in frames:
             for _ in range(25):
                 mutated = mutate(random, frame)
-                tracemalloc.reset_peak()
-                before, _ = tracemalloc.get_traced_memory()
-                refused += not self.decode(mutated)
-                _, peak = tracemalloc.get_traced_memory()
-                self.assertLess(peak - before, 65536 + 100 * len(mutated), mutated.hex())
+                sizeMax = 65536 + 100 * len(mutated)
+                isDecoded, size = self.decodeMeasured(mutated)
+                if size >= sizeMax:  # perhaps a table has grown, as coverage's do, once for all
+                    isDecoded, size = self.decodeMeasured(mutated)
+                self.assertLess(size, sizeMax, mutated.hex())
+                refused += not isDecoded
         self.assertGreater(refused, len(frames))
 
     def test_random(self) -> None:
