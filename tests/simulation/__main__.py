@@ -50,7 +50,7 @@ class Progress:
         self._begun = self._last = monotonic()
 
     def update(self, count: int, failedCount: int) -> None:
-        """So many seeds are done."""
+        """C{count} seeds are done."""
         now = monotonic()
         isLast = count == self._totalCount
         interval = INTERVAL_SECONDS if self._isTerminal else LOG_INTERVAL_SECONDS

@@ -414,9 +414,9 @@ class ProduceRequests:
     ) -> None:
         """
         At the moment of the append: a batch behind the end of its transaction would begin one that
-        nobody ends. A producer whose transactions each have their own epoch begins a partition at
-        sequence 0 (KIP-890): where it is unknown, a later batch would otherwise take the place of
-        an earlier one that was refused, and is tried again in vain.
+        never ends. A producer whose transactions each have their own epoch begins a partition at
+        sequence 0 (KIP-890). Where that producer is unknown, a later batch would otherwise take the
+        place of an earlier one, which was refused and would be tried again in vain.
 
         @raise KafkaError: the partition is not in the producer's ongoing transaction.
         @raise OutOfOrderSequenceError: an earlier batch is missing.

@@ -158,7 +158,7 @@ class IReplicas(Protocol):
     def host(self, topic: TopicImage, index: int, partition: Partition) -> None:
         """This broker has a partition; or the metadata of one that it has have changed."""
 
-    def giveUp(self, topic: TopicImage, index: int) -> None:
+    def creationFailed(self, topic: TopicImage, index: int) -> None:
         """A partition that this broker is to have cannot be created: let another one lead it."""
 
     def release(self, partition: Partition) -> None:
@@ -630,7 +630,7 @@ class TopicManager:
                 )
                 failed = work
                 if work.topic is not None and self.replicas is not None:
-                    self.replicas.giveUp(work.topic, place[1])
+                    self.replicas.creationFailed(work.topic, place[1])
 
     def _worked(self, _none: None, place: tuple[str, int]) -> None:
         self._workCount -= 1

@@ -77,8 +77,6 @@ class GroupCase(LeadTestCase):
         """Another broker opens the directory."""
         self.lead = self.made(fileSystem=self.lead.fileSystem, reactor=self.lead.reactor, **more)
 
-    # -- requests
-
     def startUnsettled(self) -> None:
         """Another broker, whose workers have not worked yet."""
         before = self.lead
@@ -89,6 +87,8 @@ class GroupCase(LeadTestCase):
             formats=(Kafka07Format(), KafkaFormat()),
         )
         self.lead.turn()
+
+    # -- requests
 
     def send(self, key: ApiKey, version: int, /, **fields: Any) -> Answer:
         """Send a request; neither time nor workers move."""

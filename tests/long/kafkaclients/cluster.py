@@ -31,6 +31,7 @@ VERSIONS = {
 class _Program(NamedTuple):
     """
     @ivar folder: of its source, below this module's.
+    @ivar shared: files that it needs beside its source, below this module's folder.
     @ivar steps: the commands that build it, in a copy of that folder.
     @ivar command: runs it there.
     """
@@ -38,6 +39,7 @@ class _Program(NamedTuple):
     folder: str
     steps: Sequence[Sequence[str]]
     command: Sequence[str]
+    shared: Sequence[str] = ()
 
     def built(self) -> list[str]:
         """
@@ -47,6 +49,8 @@ class _Program(NamedTuple):
         """
         folder = BUILT / self.folder
         shutil.copytree(PROGRAMS / self.folder, folder, dirs_exist_ok=True)
+        for name in self.shared:
+            shutil.copy(PROGRAMS / name, folder)
         for step in self.steps:
             subprocess.run(step, cwd=folder, check=True, timeout=BUILD_SECONDS_MAX)
         first, *others = self.command
@@ -56,7 +60,7 @@ class _Program(NamedTuple):
 def _goProgram(name: str, module: str) -> _Program:
     modules = f"[ -f go.mod ] || (go mod init {name} && go get {module} && go mod tidy)"
     steps = (("sh", "-c", modules), ("go", "build", "-o", name))
-    return _Program(f"go/{name}", steps, (f"./{name}",))
+    return _Program(f"go/{name}", steps, (f"./{name}",), ("go/member.go",))
 
 
 _FRANZ = _goProgram("franzmember", VERSIONS["franz-go"])

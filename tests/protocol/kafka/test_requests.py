@@ -454,7 +454,7 @@ class MutationTests(SynchronousTestCase):
                 mutated = mutate(random, frame)
                 sizeMax = 65536 + 100 * len(mutated)
                 isDecoded, size = self.decodeMeasured(mutated)
-                if size >= sizeMax:  # perhaps a table has grown, as coverage's do, once for all
+                if size >= sizeMax:  # coverage's table of lines may have grown, once for all
                     isDecoded, size = self.decodeMeasured(mutated)
                 self.assertLess(size, sizeMax, mutated.hex())
                 refused += not isDecoded

@@ -262,15 +262,21 @@ class SimulatedReader(SimulatedClient):
     @ivar counts: of the world.
     """
 
-    topic = LOGS
     partitionCount = 2
     consumer: KafkaConsumer | None = None
 
     def __init__(
-        self, process: Process, properties: Properties, ledger: Ledger, random: Random
+        self,
+        process: Process,
+        properties: Properties,
+        ledger: Ledger,
+        random: Random,
+        topic: str,
+        counts: Counter[str],
     ) -> None:
         super().__init__(process, properties, ledger, random)
-        self.counts: Counter[str] = Counter()
+        self.topic = topic
+        self.counts = counts
 
     async def live(self) -> None:
         places = [TopicPartition(self.topic, each) for each in range(self.partitionCount)]

@@ -448,8 +448,8 @@ class ClusterWorld:
             properties["isolation.level"] = "read_committed"
         if self._isRackAware:
             properties["client.rack"] = RACK.format(self.random.choice(sorted(self.brokers)))
-        made = SimulatedReader(self._newProcess("reader"), properties, self.ledger, self._random())
-        made.topic, made.counts = topic, self.counts
+        process, random = self._newProcess("reader"), self._random()
+        made = SimulatedReader(process, properties, self.ledger, random, topic, self.counts)
         self.readers.append(made)
         self._begin(made)
 

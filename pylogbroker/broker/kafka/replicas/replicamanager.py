@@ -260,7 +260,7 @@ class ReplicaManager:
         self._startTicks()
 
     def _startTicks(self) -> None:
-        """The first replica starts them: a broker that has none needs none."""
+        """The first replica starts them, or the first to be given up."""
         isRunning = self._isStarted and not self._isStopped
         if isRunning and (self._replicas or self._lost) and not self._timer.running:
             intervalMs = min(TICK_MS, self._settings.replicaLagTimeMaxMs // 4 + 1)
@@ -336,10 +336,10 @@ class ReplicaManager:
             self._startTicks()
         self._follow(found)
 
-    def giveUp(self, topic: TopicImage, index: int) -> None:
+    def creationFailed(self, topic: TopicImage, index: int) -> None:
         """As L{pylogbroker.broker.kafka.topics.IReplicas}."""
         key = topic.topicId, index
-        if topic.isReplicated(index) and _counts(self.image, key, self._topics.brokerId):
+        if topic.isReplicated(index) and _mayLead(self.image, key, self._topics.brokerId):
             self._lose(key)
 
     def release(self, partition: Partition) -> None:
@@ -944,8 +944,8 @@ class ReplicaManager:
         self._metadata.change(decide).addCallbacks(decided, failed).addErrback(_bug)
 
 
-def _counts(image: MetadataImage, key: PartitionKey, brokerId: int) -> bool:
-    """Whether a broker leads a partition, or may come to."""
+def _mayLead(image: MetadataImage, key: PartitionKey, brokerId: int) -> bool:
+    """Whether a broker leads a partition, or may be elected its leader."""
     topicId, index = key
     topic = image.topicsById.get(topicId)
     if topic is None or index >= len(topic.partitions):

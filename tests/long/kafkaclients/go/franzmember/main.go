@@ -1,36 +1,20 @@
-// franz-go for tests.long.kafkaclients.cluster: a producer of numbered messages, a member of a group,
-// and an application that copies a topic in transactions, at the client's default settings. They
-// print what the programs of tests.integration.kafkachaosmember write down, until SIGTERM.
+// franz-go for tests.long.kafkaclients.cluster: a producer of numbered messages, a member of a
+// group, and an application that copies a topic in transactions, at the client's default settings.
+// They print what the programs of tests.integration.kafkachaosmember write down, until SIGTERM.
 //
 //	franzmember SERVERS producer NAME | consumer GROUP | copier TARGET
 package main
 
 import (
 	"context"
-	"fmt"
 	"log"
-	"os"
-	"os/signal"
-	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const pause = 100 * time.Millisecond
-
-var lock sync.Mutex
-
-func say(format string, what ...any) {
-	lock.Lock()
-	defer lock.Unlock()
-	fmt.Printf(format+"\n", what...)
-}
-
 func client(options ...kgo.Opt) *kgo.Client {
-	found, err := kgo.NewClient(append(options, kgo.SeedBrokers(strings.Split(os.Args[1], ",")...))...)
+	found, err := kgo.NewClient(append(options, kgo.SeedBrokers(servers()...))...)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -40,9 +24,8 @@ func client(options ...kgo.Opt) *kgo.Client {
 func produce(ctx context.Context, name string) {
 	c := client()
 	for number := 0; ctx.Err() == nil; number++ {
-		key := fmt.Sprintf("%s%d", name, number%20+1)
+		key, value := message(name, number)
 		say("sent %d", number)
-		value := fmt.Sprintf("%s.%d.%s.", name, number, key)
 		one := &kgo.Record{Topic: "clicks", Key: []byte(key), Value: []byte(value)}
 		here := number
 		c.Produce(context.Background(), one, func(r *kgo.Record, err error) {
@@ -63,13 +46,7 @@ func produce(ctx context.Context, name string) {
 // told says which partitions the member has or has no more.
 func told(word string) func(context.Context, *kgo.Client, map[string][]int32) {
 	return func(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
-		var places []string
-		for _, each := range topics["clicks"] {
-			places = append(places, fmt.Sprintf("clicks/%d", each))
-		}
-		if len(places) > 0 {
-			say("%s %s", word, strings.Join(places, ","))
-		}
+		tell(word, topics["clicks"])
 	}
 }
 
@@ -93,7 +70,7 @@ func consume(ctx context.Context, group string) {
 }
 
 func duplicate(ctx context.Context, target string) {
-	session, err := kgo.NewGroupTransactSession(kgo.SeedBrokers(strings.Split(os.Args[1], ",")...),
+	session, err := kgo.NewGroupTransactSession(kgo.SeedBrokers(servers()...),
 		kgo.TransactionalID(target), kgo.ConsumerGroup(target), kgo.ConsumeTopics("clicks"),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RequireStableFetchOffsets(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -127,10 +104,7 @@ func duplicate(ctx context.Context, target string) {
 }
 
 func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer cancel()
-	programs := map[string]func(context.Context, string){
+	run(map[string]func(context.Context, string){
 		"producer": produce, "consumer": consume, "copier": duplicate,
-	}
-	programs[os.Args[2]](ctx, os.Args[3])
+	})
 }

@@ -1,6 +1,6 @@
 // segmentio/kafka-go for tests.long.kafkaclients.cluster, as franzmember: acks of all, since its
-// default is none. It has no copier. A write of one message returns when it is acknowledged, and does
-// not say where it is.
+// default is none. It has no copier. A write of one message returns when it is acknowledged, and
+// does not say where it is.
 //
 //	segmentiomember SERVERS producer NAME | consumer GROUP
 package main
@@ -8,38 +8,31 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 )
 
-func say(format string, what ...any) { fmt.Printf(format+"\n", what...) }
-
-func produce(ctx context.Context, servers []string, name string) {
-	w := &kafka.Writer{Addr: kafka.TCP(servers...), Topic: "clicks", RequiredAcks: kafka.RequireAll,
+func produce(ctx context.Context, name string) {
+	w := &kafka.Writer{Addr: kafka.TCP(servers()...), Topic: "clicks", RequiredAcks: kafka.RequireAll,
 		Balancer: &kafka.Murmur2Balancer{}, BatchTimeout: 10 * time.Millisecond}
 	for number := 0; ctx.Err() == nil; number++ {
-		key := fmt.Sprintf("%s%d", name, number%20+1)
+		key, value := message(name, number)
 		say("sent %d", number)
-		value := fmt.Sprintf("%s.%d.%s.", name, number, key)
-		err := w.WriteMessages(context.Background(), kafka.Message{Key: []byte(key), Value: []byte(value)})
+		one := kafka.Message{Key: []byte(key), Value: []byte(value)}
+		err := w.WriteMessages(context.Background(), one)
 		if err != nil {
-			say("unknown %d %v", number, strings.ReplaceAll(err.Error(), "\n", " "))
+			say("unknown %d %v", number, oneLine(err))
 		} else {
 			say("ok %d clicks/0 -1", number)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(pause)
 	}
 	w.Close()
 }
 
-func consume(ctx context.Context, servers []string, group string) {
-	r := kafka.NewReader(kafka.ReaderConfig{Brokers: servers, GroupID: group, Topic: "clicks",
+func consume(ctx context.Context, group string) {
+	r := kafka.NewReader(kafka.ReaderConfig{Brokers: servers(), GroupID: group, Topic: "clicks",
 		StartOffset: kafka.FirstOffset})
 	last := map[int]int64{}
 	for ctx.Err() == nil {
@@ -48,7 +41,7 @@ func consume(ctx context.Context, servers []string, group string) {
 			break
 		}
 		if err != nil {
-			say("error %v", strings.ReplaceAll(err.Error(), "\n", " "))
+			say("error %v", oneLine(err))
 			continue
 		}
 		// It does not say that it has joined again; it shows when it begins at its position.
@@ -62,16 +55,12 @@ func consume(ctx context.Context, servers []string, group string) {
 		last[m.Partition] = m.Offset
 		say("got clicks/%d %d %s", m.Partition, m.Offset, m.Value)
 		if err := r.CommitMessages(ctx, m); err != nil && ctx.Err() == nil {
-			say("error %v", strings.ReplaceAll(err.Error(), "\n", " "))
+			say("error %v", oneLine(err))
 		}
 	}
 	r.Close()
 }
 
 func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer cancel()
-	servers := strings.Split(os.Args[1], ",")
-	programs := map[string]func(context.Context, []string, string){"producer": produce, "consumer": consume}
-	programs[os.Args[2]](ctx, servers, os.Args[3])
+	run(map[string]func(context.Context, string){"producer": produce, "consumer": consume})
 }

@@ -59,4 +59,7 @@ async function consume () {
 }
 
 const programs = { producer: produce, consumer: consume }
-programs[program]().then(() => process.exit(0), (error) => { console.error(error); process.exit(1) })
+programs[program]().then(
+  () => process.exit(0),
+  (error) => { console.error(error); process.exit(1) }
+)

@@ -1,6 +1,6 @@
-// rdkafka (Rust) for tests.long.kafkaclients.cluster: a producer of numbered messages, idempotent if
-// its name ends with "once", and a member of a group, at the client's default settings. They print
-// what the programs of tests.integration.kafkachaosmember write down, until SIGTERM.
+// rdkafka (Rust) for tests.long.kafkaclients.cluster: a producer of numbered messages, idempotent
+// if its name ends with "once", and a member of a group, at the client's default settings. They
+// print what the programs of tests.integration.kafkachaosmember write down, until SIGTERM.
 //
 //   rdkafkamember SERVERS producer NAME | consumer GROUP
 use futures_util::future::join_all;
