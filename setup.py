@@ -71,10 +71,12 @@ class BuildWithSample(build_py):
 TLS = ["twisted[tls]"]
 SPARK = ["pyspark[sql]>=4.2,<5", "pandas>=2.2,<3"]
 AVRO = ["avro>=1.12,<2", "fastavro>=1.9,<2"]
+TASKS = ["rocksdict>=0.3.24,<0.4"]
 TEST = [
     *TLS,
     *SPARK,
     *AVRO,
+    *TASKS,
     "aiokafka[lz4,snappy,zstd]>=0.14",
     "confluent-kafka[schemaregistry]>=2.6",
     "coverage[toml]>=7.10",
@@ -131,6 +133,7 @@ setup(
         "tls": TLS,
         "spark": SPARK,
         "avro": AVRO,
+        "tasks": TASKS,
         "test": TEST,
         "fuzz": ["atheris>=2.3"],
         "dev": [*TEST, "pre-commit>=3.5", "towncrier>=23.11"],
