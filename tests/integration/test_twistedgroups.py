@@ -21,6 +21,8 @@ from twisted.internet.threads import deferToThread
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import TestCase
 
+from pylogbroker.cluster.kafka.assignors import IPartitionAssignor
+from pylogbroker.cluster.kafka.taskassignor import TaskAssignor
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
 from pylogbroker.errors import CommitFailedError
@@ -72,10 +74,12 @@ class GroupCase(TestCase):
     A topic of four partitions.
 
     @cvar protocol: C{group.protocol} of the members.
+    @ivar assignor: of the next member; L{None}: those of its settings.
     """
 
     timeout = 120
     protocol = "classic"
+    assignor: IPartitionAssignor | None = None
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.broker = LocalBroker(
@@ -118,6 +122,7 @@ class GroupCase(TestCase):
                 "group.protocol": self.protocol,
                 **given,
             },
+            assignor=self.assignor,
         )
         self.addCleanup(made.close)
         return made
@@ -549,3 +554,68 @@ class ConsumerProtocolTests(GroupTests):
         with self.assertRaises(ResponseError) as caught:
             await member.__anext__()
         self.assertIn("UNSUPPORTED_ASSIGNOR", str(caught.exception))
+
+
+class TaskGroupTests(GroupCase):
+    """Members that share the tasks of a job which reads two topics."""
+
+    def tasksOf(self, *members: KafkaConsumer) -> list[set[int]]:
+        """
+        The tasks of each member.
+
+        @raise AssertionError: two members have parts of one.
+        """
+        found = [{place.partition for place in each.assignment()} for each in members]
+        self.assertEqual(sum(map(len, found)), len(set().union(*found)))
+        return found
+
+    async def untilShared(self, sizes: list[int], *members: KafkaConsumer) -> list[set[int]]:
+        """Wait until members have numbers of tasks, and all their partitions."""
+
+        def isSo() -> bool:
+            tasks = self.tasksOf(*members)
+            return (
+                sorted(map(len, tasks)) == sizes
+                and sum(len(each.assignment()) for each in members) == 2 * COUNT
+                and all(each.isOwning for each in members)
+            )
+
+        await self.until(isSo)
+        for each, tasks in zip(members, self.tasksOf(*members), strict=True):
+            self.assertEqual(
+                sorted(each.assignment()),
+                sorted(TopicPartition(topic, task) for topic in "tu" for task in tasks),
+            )
+        return self.tasksOf(*members)
+
+    async def test_tasks(self) -> None:
+        """
+        Partitions with the same number go together, also while members come and go. Members keep
+        their tasks, but for what a third one gets: a task whose state it has on its disk.
+        """
+        await self.send(20)
+        await self.send(20, "u")
+        disks: list[set[int]] = [set(), set(), set()]
+        members = []
+        for disk in disks:
+            self.assignor = TaskAssignor(disk.copy)
+            members.append(self.member())
+        first, second, third = members
+        first.subscribe(["t", "u"])
+        self.read(first)
+        await self.untilShared([4], first)
+        second.subscribe(["t", "u"])
+        self.read(second)
+        before = await self.untilShared([2, 2], first, second)
+        disks[2] |= {min(each) for each in before}
+        third.subscribe(["t", "u"])
+        self.read(third)
+        after = await self.untilShared([1, 1, 2], *members)
+        self.assertLess(after[2], disks[2])
+        self.assertTrue(after[0] <= before[0] and after[1] <= before[1])
+        disks[0] |= after[2]
+        disks[1] |= after[2]
+        await third.close()
+        last = await self.untilShared([2, 2], first, second)
+        self.assertEqual(last, before)
+        await self.until(lambda: len(self.found) == 40)

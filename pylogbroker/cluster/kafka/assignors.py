@@ -39,6 +39,14 @@ class IPartitionAssignor(Protocol):
         """
         ...
 
+    def userData(self) -> bytes | None:
+        """
+        What a member tells the leader beside its subscription; asked at each JoinGroup.
+
+        @return: at most some kilobytes; the coordinator sends it to the leader.
+        """
+        return None
+
 
 def _rank(member: MemberSubscription) -> tuple[bool, bytes]:
     """Java's order: static members first, by instance id; then the others, by member id."""
@@ -46,7 +54,7 @@ def _rank(member: MemberSubscription) -> tuple[bool, bytes]:
     return instanceId is None, javaOrder(member.memberId if instanceId is None else instanceId)
 
 
-class RangeAssignor:
+class RangeAssignor(IPartitionAssignor):
     """Of each topic, each member gets neighbouring partitions; the first ones get one more."""
 
     name = "range"
@@ -70,7 +78,7 @@ class RangeAssignor:
         return made
 
 
-class RoundRobinAssignor:
+class RoundRobinAssignor(IPartitionAssignor):
     """All partitions of all topics are dealt in turn to the members that subscribe to them."""
 
     name = "roundrobin"
@@ -91,7 +99,7 @@ class RoundRobinAssignor:
         return made
 
 
-class CooperativeStickyAssignor:
+class CooperativeStickyAssignor(IPartitionAssignor):
     """See L{pylogbroker.cluster.kafka.stickyassignor}."""
 
     name = "cooperative-sticky"

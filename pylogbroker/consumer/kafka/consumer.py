@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 
 from pylogbroker.client.kafka.cluster import ClusterClient, checkTopic
+from pylogbroker.cluster.kafka.assignors import IPartitionAssignor
 from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
 from pylogbroker.consumer.kafka.assignedpartition import (
     NO_EPOCH,
@@ -82,14 +83,18 @@ class KafkaConsumer:
         settings: KafkaConsumerSettings | Mapping[str, str],
         *,
         offsetStore: IOffsetStore | None = None,
+        assignor: IPartitionAssignor | None = None,
         random: Callable[[], float] | None = None,
     ) -> None:
         """
         @param settings: or properties.
         @param offsetStore: keeps the positions, by default the group's coordinator. Its partitions
             are L{storedPartition<pylogbroker.consumer.kafka.groupoffsets.storedPartition>}s.
+        @param assignor: of the application, in place of C{partition.assignment.strategy}; all
+            members of the group must have it.
         @param random: numbers from 0 up to, not including, 1.
-        @raise ConfigurationError: the settings are wrong.
+        @raise ConfigurationError: the settings are wrong; an assignor with
+            C{group.protocol=consumer}, where the coordinator assigns.
         """
         if not isinstance(settings, KafkaConsumerSettings):
             settings = KafkaConsumerSettings.fromProperties(settings, _logWarning)
@@ -122,6 +127,7 @@ class KafkaConsumer:
             self._drop,
             lambda: self._wakeReader is not None,
             random,
+            assignor,
         )
         self._inHand = self._group.inHand
         self.counters: ConsumerCounters = self._fetcher.counters

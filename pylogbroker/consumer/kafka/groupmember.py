@@ -26,7 +26,7 @@ from pylogbroker.client.kafka.cluster import ClusterClient
 from pylogbroker.client.kafka.connection import NegotiatedConnection
 from pylogbroker.client.kafka.coordinators import CoordinatorKind
 from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
-from pylogbroker.cluster.kafka.assignors import assignorOf
+from pylogbroker.cluster.kafka.assignors import IPartitionAssignor, assignorOf
 from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
 from pylogbroker.consumer.kafka.groupmembership import GroupMembership, Phase, Step
 from pylogbroker.errors import BrokerConnectionError, InvalidTopicError, PylogbrokerError
@@ -398,16 +398,24 @@ class ClassicGroupMember(BaseGroupMember):
         cluster: ClusterClient,
         reader: IGroupReader,
         membership: GroupMembership | None = None,
+        assignor: IPartitionAssignor | None = None,
     ) -> None:
         """
         @param membership: by default, a consumer's.
+        @param assignor: in place of C{partition.assignment.strategy}.
         @raise ConfigurationError: there is no such assignor.
         """
+        assignors = (
+            [assignorOf(name) for name in settings.partitionAssignmentStrategy]
+            if assignor is None
+            else [assignor]
+        )
+        self._assignors = {each.name: each for each in assignors}
         if membership is None:
             membership = GroupMembership(
                 settings.groupId,
                 settings.groupInstanceId or None,
-                [assignorOf(name) for name in settings.partitionAssignmentStrategy],
+                assignors,
                 sessionTimeoutMs=settings.sessionTimeoutMs,
                 maxPollIntervalMs=settings.maxPollIntervalMs,
                 rackId=settings.clientRack or None,
@@ -487,7 +495,7 @@ class ClassicGroupMember(BaseGroupMember):
         ]
         topics = {topic for each in subscriptions for topic in each.topics}
         self._counts = await self._partitionCounts(topics)
-        made = assignorOf(member.assignor).assign(self._counts, subscriptions)
+        made = self._assignors[member.assignor].assign(self._counts, subscriptions)
         return {each: encodeAssignment(places) for each, places in made.items()}
 
     async def _partitionCounts(self, topics: Collection[str]) -> dict[str, int]:

@@ -238,17 +238,18 @@ class GroupMembership:
 
     def _protocols(self, owned: Collection[TopicPartition]) -> Mapping[str, bytes]:
         """What the member tells the others, by the name of each protocol that it knows."""
-        subscription = encodeSubscription(
-            MemberSubscription(
-                self.memberId,
-                self.topics,
-                tuple(owned),
-                self.generation,
-                self.instanceId,
-                self._rackId,
-            )
+        subscription = MemberSubscription(
+            self.memberId,
+            self.topics,
+            tuple(owned),
+            self.generation,
+            self.instanceId,
+            self._rackId,
         )
-        return {each.name: subscription for each in self._assignors}
+        return {
+            each.name: encodeSubscription(subscription._replace(userData=each.userData()))
+            for each in self._assignors
+        }
 
     def syncRequest(self, assignments: Mapping[str, bytes]) -> Any:
         """

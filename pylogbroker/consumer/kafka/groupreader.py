@@ -30,6 +30,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.kafka.cluster import ClusterClient, checkTopic
+from pylogbroker.cluster.kafka.assignors import IPartitionAssignor
 from pylogbroker.config.kafka.clientsettings import CONSUMER, KafkaConsumerSettings
 from pylogbroker.consumer.kafka.assignedpartition import NO_EPOCH, NO_OFFSET, AssignedPartition
 from pylogbroker.consumer.kafka.consumergroupmember import ConsumerGroupMember
@@ -38,7 +39,12 @@ from pylogbroker.consumer.kafka.groupmember import LEAVE_MS, BaseGroupMember, Cl
 from pylogbroker.consumer.kafka.groupmembership import NO_GENERATION
 from pylogbroker.consumer.kafka.groupoffsets import Commits, GroupOffsets
 from pylogbroker.consumer.offsetstores import IOffsetStore
-from pylogbroker.errors import CommitFailedError, ConsumerStateError, PylogbrokerError
+from pylogbroker.errors import (
+    CommitFailedError,
+    ConfigurationError,
+    ConsumerStateError,
+    PylogbrokerError,
+)
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.kafka import messages
@@ -87,19 +93,27 @@ class GroupReader:
         drop: Callable[[AssignedPartition], None],
         isAttached: Callable[[], bool],
         random: Callable[[], float],
+        assignor: IPartitionAssignor | None = None,
     ) -> None:
         """
         @param onError: called with what the reader is to know.
         @param drop: discards what was fetched of a partition.
         @param isAttached: whether the reader wants to be woken.
         @param random: numbers from 0 up to, not including, 1.
+        @param assignor: in place of C{partition.assignment.strategy}.
+        @raise ConfigurationError: there is no such assignor, or the coordinator assigns.
         """
+        if assignor is not None and settings.groupProtocol == CONSUMER:
+            raise ConfigurationError(
+                f"the assignor {assignor.name} needs group.protocol=classic: with {CONSUMER}, the"
+                " coordinator assigns the partitions"
+            )
         self.inHand: dict[AssignedPartition, int] = {}
         self.subscribed: frozenset[str] | re.Pattern[str] | None = None
         self.member: BaseGroupMember = (
             ConsumerGroupMember(clock, settings, cluster, self, random)
             if settings.groupProtocol == CONSUMER
-            else ClassicGroupMember(clock, settings, cluster, self)
+            else ClassicGroupMember(clock, settings, cluster, self, assignor=assignor)
         )
         self.offsets = GroupOffsets(clock, cluster, store, settings)
         self.failed = onError

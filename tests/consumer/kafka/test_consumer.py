@@ -12,6 +12,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from pylogbroker.cluster.kafka.assignors import IPartitionAssignor
 from pylogbroker.consumer.kafka.assignedpartition import LOG_APPEND_TIME, FetchedChunk
 from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
 from pylogbroker.errors import (
@@ -59,11 +60,14 @@ class ConsumerCase(SynchronousTestCase):
         self.kafka.addTopic("t", 1, 2)
         self.addCleanup(lambda: self.assertEqual(self.kafka.getDelayedCalls(), []))
 
+    assignor: IPartitionAssignor | None = None
+
     def make(self, reset: str = "earliest", **settings: str) -> KafkaConsumer:
         given = {key.replace("_", "."): value for key, value in settings.items()}
         made = KafkaConsumer(
             self.kafka,
             {"bootstrap.servers": self.kafka.servers, "auto.offset.reset": reset, **given},
+            assignor=self.assignor,
             random=lambda: 0.5,
         )
         self.addCleanup(self.end, made)

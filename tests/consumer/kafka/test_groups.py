@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import capturedLogs, formatEvent
 
+from pylogbroker.cluster.kafka.taskassignor import TaskAssignor, encodeTasksOnDisk
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.consumer.kafka.groupoffsets import storedPartition
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
@@ -22,6 +23,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.consumerprotocol import decodeSubscription
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
 from pylogbroker.types import ConsumerGroupMetadata, OffsetAndMetadata
 from tests.client.kafka.fakekafka import CUT, SILENCE
@@ -346,6 +348,38 @@ class MemberTests(GroupCase):
             {"group_remote_assignor": "range"},
         ):
             self.assertRaises(ConfigurationError, self.make, **settings)
+
+    def test_ownAssignor(self) -> None:
+        """
+        An assignor of the application assigns in place of C{partition.assignment.strategy}, and
+        what it tells the leader is asked at each JoinGroup.
+        """
+        onDisk = [1]
+        self.assignor = TaskAssignor(lambda: onDisk)
+        consumer = self.make(
+            group_id="g", partition_assignment_strategy="range", metadata_max_age_ms="1000"
+        )
+        consumer.subscribe(["t"])
+        self.read(consumer)
+        self.assertEqual(consumer.assignment(), [T0, T1])
+        onDisk.append(0)
+        self.kafka.addTopic("t", 1, 2, 1)
+        self.read(consumer, 4)
+        self.assertEqual(len(consumer.assignment()), 3)
+        told = []
+        for request in self.kafka.asked(ApiKey.JOIN_GROUP):
+            [protocol] = request.protocols
+            self.assertEqual(protocol.name, "pylogbroker-tasks")
+            told.append(decodeSubscription(bytes(protocol.metadata), "m").userData)
+        self.assertEqual((told[0], told[-1]), (encodeTasksOnDisk([1]), encodeTasksOnDisk([0, 1])))
+
+    def test_assignorOfCoordinator(self) -> None:
+        """With the new protocol the coordinator assigns: an assignor of the client is refused."""
+        self.assignor = TaskAssignor()
+        error = self.assertRaises(
+            ConfigurationError, self.make, group_id="g", group_protocol="consumer"
+        )
+        self.assertIn("pylogbroker-tasks needs group.protocol=classic", str(error))
 
 
 class CommitTests(GroupCase):
