@@ -192,7 +192,7 @@ class CorruptLogError(StorageError):
 
 
 class DirectoryLockedError(StorageError):
-    """Another broker uses the log directory."""
+    """Another broker uses the log directory; or another engine, in any process, the store's."""
 
 
 class PartitionOfflineError(StorageError):
