@@ -622,6 +622,7 @@ class BrokerService(Service):
             await self.kafka.cluster.register(
                 self._endpoints(host),
                 self.directory.wasClosedCleanly,
+                bool(self.directory.logs or self.directory.failures),
                 self.kafka.topics.losses,
             )
             await self._flushWorker.submit(self.directory.forgetLosses)

@@ -358,6 +358,22 @@ class LossTests(ClusterCase):
         await self.until(lambda: self.states(first, "inSync") == [(), (0, 1)])
         self.assertTrue(Path(first.directory, "t-0").exists())
 
+    async def test_wiped(self) -> None:
+        """
+        The last one in sync does not lead with an empty disk, also when a start on it has ended
+        before it was registered.
+        """
+        first, second = await self.lastInSync()
+        shutil.rmtree(first.directory)
+        failing = self.broker(first.directory, brokerid="0", listener_dialect="kafka07")
+        with self.assertRaises(ConfigurationError):
+            await failing.start()
+        self.assertTrue(Path(first.directory, "meta.properties").exists())
+        await first.start()
+        await second.start()
+        self.assertEqual(self.states(first, "leader"), [-1, -1])
+        self.assertEqual(self.states(first, "lastKnownLeader"), [-1, -1])
+
     async def test_neverCreated(self) -> None:
         """
         What a broker had no time to create before it was killed is not lost: it has had nothing

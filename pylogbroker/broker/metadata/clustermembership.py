@@ -138,12 +138,16 @@ class ClusterMembership:
         self,
         endpoints: Sequence[Endpoint],
         wasClosedCleanly: bool,
+        hasPartitions: bool,
         losses: Callable[[MetadataImage], Mapping[PartitionKey, Loss]],
     ) -> None:
         """
         Register, and be a candidate for the controller. The log directory is open.
 
         @param wasClosedCleanly: whether the last broker on this directory has stopped cleanly.
+        @param hasPartitions: whether the directory has any. They are made behind the registration:
+            without any, and without an earlier registration, it is new, also when a start on it has
+            named its cluster there and has ended before it could register.
         @param losses: gives what the directory has lost of the partitions of an image.
         @return: fires when the broker is registered; fails as L{ClusterRegistration.start}.
         """
@@ -151,6 +155,8 @@ class ClusterMembership:
         previous = await self._worker.submit(
             lambda: readRegistration(self._fileSystem, settings.logDir)
         )
+        if previous.brokerEpoch < 0 and not hasPartitions:
+            self._logs = LogState.EMPTY
         # What that process has acknowledged counts, and not what this one will.
         if self._logs is LogState.UNCERTAIN and (wasClosedCleanly or previous.isFlushed):
             self._logs = LogState.INTACT
