@@ -633,3 +633,30 @@ class MultiFailedException(ZookeeperError):
 
 class RequestSizeException(ZookeeperError):
     """The request is larger than servers take, and was not sent."""
+
+
+# -- stream processing
+# ---------------------------------------------------------------------------
+
+
+class TaskFailedError(PylogbrokerError):
+    """
+    A task could not handle a message.
+
+    @ivar task: its name.
+    @ivar reason: what it raised.
+    """
+
+    def __init__(self, task: str, topic: str, partition: int, offset: int, reason: str) -> None:
+        super().__init__(
+            f"task {task} failed at offset {offset} of partition {partition} of {topic}: {reason}"
+        )
+        self.task = task
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+
+class TaskOutputError(PylogbrokerError):
+    """A task sent a message to a topic that is no output of its job."""

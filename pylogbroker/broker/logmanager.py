@@ -63,14 +63,14 @@ from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
 from pylogbroker.records.kafkaformat import LOG_RULES, KafkaFormat
 from pylogbroker.storage.events import StorageEvent
-from pylogbroker.storage.jobs import DeleteJob, FindPositionJob, Job, RollJob
+from pylogbroker.storage.jobs import DeleteJob, DiskJob, FindPositionJob, RollJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, HIGH_WATERMARK, LOG_START
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import MarkKind, OffsetCallback, PartitionLog
 from pylogbroker.types import TopicPartition, formatCount
 
-J = TypeVar("J", bound=Job)
+J = TypeVar("J", bound=DiskJob)
 T = TypeVar("T")
 
 GATHER_COUNT_MAX = 16
@@ -800,7 +800,7 @@ class LogManager:
             self._run(partition, job, finish)
 
     def _run(
-        self, partition: Partition, job: Job, finish: Callable[[StorageError | None], None]
+        self, partition: Partition, job: DiskJob, finish: Callable[[StorageError | None], None]
     ) -> None:
         """
         Run the only job of a partition.
@@ -1166,7 +1166,7 @@ class LogManager:
         while partition in self._busy:
             await partition.jobWaiters.wait()
 
-    def runJob(self, job: Job) -> Deferred[StorageError | None]:
+    def runJob(self, job: DiskJob) -> Deferred[StorageError | None]:
         """
         Run a job on the worker, and log its events.
 
@@ -1174,7 +1174,7 @@ class LogManager:
         """
         return self._worker.submit(job.run).addBoth(self._jobEnded, job)
 
-    def _jobEnded(self, result: object, job: Job) -> StorageError | None:
+    def _jobEnded(self, result: object, job: DiskJob) -> StorageError | None:
         error: StorageError | None = None
         if isinstance(result, Failure):
             if isinstance(result.value, StorageError):

@@ -28,7 +28,7 @@ from pylogbroker.types import LogPosition
 
 
 @dataclass(eq=False)
-class Job:
+class DiskJob:
     """@ivar events: after the run, what to log."""
 
     events: list[StorageEvent] = field(default_factory=list, init=False)
@@ -43,7 +43,7 @@ class Job:
 
 
 @dataclass(eq=False)
-class FlushJob(Job):
+class FlushJob(DiskJob):
     """
     Sync a segment file, of which something is not synced.
 
@@ -131,7 +131,7 @@ class RollJob(FinalFlushJob):
 
 
 @dataclass(eq=False)
-class DeleteJob(Job):
+class DeleteJob(DiskJob):
     """
     Delete segments: rename each, oldest first, and sync the directory after each; then unlink those
     without readers.
@@ -184,7 +184,7 @@ class DeleteJob(Job):
 
 
 @dataclass(eq=False)
-class StatJob(Job):
+class StatJob(DiskJob):
     """
     Read the files' modification times, which retention and offsets-before-time use. A person may
     have set them (C{touch -d}).
@@ -209,7 +209,7 @@ class StatJob(Job):
 
 
 @dataclass(eq=False)
-class FindTimeJob(Job):
+class FindTimeJob(DiskJob):
     """
     Find the first record, by offset, that is not older than a time.
 
@@ -246,7 +246,7 @@ class FindLargestTimeJob(FindTimeJob):
 
 
 @dataclass(eq=False)
-class FindPositionJob(Job):
+class FindPositionJob(DiskJob):
     """
     Find the byte of an offset with the help of the segment's file.
 

@@ -60,7 +60,7 @@ from pylogbroker.storage.filenames import (
     validateTopic,
 )
 from pylogbroker.storage.files import DescriptorCache
-from pylogbroker.storage.jobs import Job
+from pylogbroker.storage.jobs import DiskJob
 from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches, LoadRequest, loadBatches
 from pylogbroker.storage.kafka.checkpoints import (
@@ -128,7 +128,7 @@ LoadedLog = LoadedPartition | LoadedBatches
 
 
 @dataclass(eq=False)
-class CreateJob(Job):
+class CreateJob(DiskJob):
     """
     Create a partition's directory and first segment, durably.
 
@@ -164,7 +164,7 @@ class CreateJob(Job):
 
 
 @dataclass(eq=False)
-class CheckpointJob(Job):
+class CheckpointJob(DiskJob):
     """
     Write Kafka's offset checkpoints.
 
@@ -181,7 +181,7 @@ class CheckpointJob(Job):
 
 
 @dataclass(eq=False)
-class RemoveJob(Job):
+class RemoveJob(DiskJob):
     """
     Remove a partition's directory.
 

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from pylogbroker.errors import ClosedError, PylogbrokerError, TimedOutError
-from pylogbroker.testing.faultinjection import FaultInjection
+from pylogbroker.testing.faults.faultinjection import FaultInjection
 
 TIMEOUT_MS = 60_000
 """For a start, a stop or a reset, on a machine that is busy."""

@@ -30,7 +30,7 @@ from twisted.protocols.basic import LineReceiver
 
 from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError
 from pylogbroker.testing.backgroundbroker import removeContents
-from pylogbroker.testing.faults import Fault
+from pylogbroker.testing.faults.faultinjector import Fault
 from pylogbroker.testing.localbroker import LocalBroker
 
 log = Logger()

@@ -34,8 +34,8 @@ from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.storage.files import RealFile, RealFileSystem
-from pylogbroker.testing.faultinjection import FaultInjection
-from pylogbroker.testing.faults import Fault, FaultInjector
+from pylogbroker.testing.faults.faultinjection import FaultInjection
+from pylogbroker.testing.faults.faultinjector import Fault, FaultInjector
 
 DEFAULTS = {
     "brokerid": "0",

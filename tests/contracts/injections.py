@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.testing.faults import Fault
+from pylogbroker.testing.faults.faultinjector import Fault
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.contracts.kafkaclients import SCENARIOS, ContractCluster, perform
 

@@ -53,7 +53,7 @@ from pylogbroker.errors import (
 from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
 from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 from pylogbroker.programs.embedded import EmbeddedBroker
-from pylogbroker.testing.faults import FaultInjector
+from pylogbroker.testing.faults.faultinjector import FaultInjector
 from pylogbroker.types import TopicPartition
 from tests.integration.chaosprogram import Record, start
 from tests.integration.numberedmessages import (

@@ -24,7 +24,7 @@ from pylogbroker.records.messageset import encodeSet
 from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.records.segmentindex import IndexSettings
 from pylogbroker.storage.events import StorageEvent
-from pylogbroker.storage.jobs import FindPositionJob, Job
+from pylogbroker.storage.jobs import DiskJob, FindPositionJob
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog, PartitionSettings
 from pylogbroker.storage.segments import Segment, both, byAge, bySize
@@ -90,7 +90,7 @@ def entry(payload: bytes) -> bytes:
     return encodeSet([payload])
 
 
-def run(job: Job) -> StorageError | None:
+def run(job: DiskJob) -> StorageError | None:
     """What a worker does: run, and hand the error back."""
     try:
         job.run()

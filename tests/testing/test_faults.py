@@ -29,7 +29,8 @@ from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.syncclient.kafka.connection import KafkaConnection
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
-from pylogbroker.testing.faultresponses import (
+from pylogbroker.testing.faults.faultinjector import errorNamed, requestNamed
+from pylogbroker.testing.faults.faultresponses import (
     MARKED,
     SPLIT,
     canRefuse,
@@ -39,7 +40,6 @@ from pylogbroker.testing.faultresponses import (
     refusal,
     split,
 )
-from pylogbroker.testing.faults import errorNamed, requestNamed
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.oracle.scenarios import pieces
 

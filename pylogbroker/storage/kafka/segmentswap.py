@@ -19,7 +19,7 @@ from pylogbroker.storage.filenames import (
     parseSegmentName,
     segmentName,
 )
-from pylogbroker.storage.jobs import Job
+from pylogbroker.storage.jobs import DiskJob
 from pylogbroker.storage.kafka.producerstate import snapshotPath
 from pylogbroker.storage.kafka.transactionindex import transactionPath
 from pylogbroker.storage.recovery import purge
@@ -38,7 +38,7 @@ def removeCleaned(fileSystem: IFileSystem, directory: str) -> None:
 
 
 @dataclass(eq=False)
-class ReplaceJob(Job):
+class ReplaceJob(DiskJob):
     """
     Exchange a group of segments for their compacted file; the module states the order.
 

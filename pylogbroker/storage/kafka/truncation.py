@@ -40,7 +40,7 @@ from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IRecordFormat
 from pylogbroker.storage.filenames import DELETED_SUFFIX
 from pylogbroker.storage.files import DescriptorCache
-from pylogbroker.storage.jobs import Job
+from pylogbroker.storage.jobs import DiskJob
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches, LoadRequest, loadBatches
 from pylogbroker.storage.kafka.epochcheckpoint import writeEpochs
 from pylogbroker.storage.kafka.epochs import EpochStart
@@ -55,7 +55,7 @@ from pylogbroker.storage.segments import Segment
 
 
 @dataclass(eq=False)
-class TruncateJob(Job):
+class TruncateJob(DiskJob):
     """
     Truncate a log, durably; the module states the order.
 

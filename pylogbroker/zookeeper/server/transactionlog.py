@@ -39,7 +39,7 @@ from pylogbroker.records.kafkaformat import KafkaFormat
 from pylogbroker.records.recordbatch import Record, iterateRecords, readHeader, stampBatch
 from pylogbroker.storage.events import DamagedFileIgnored, Reporter
 from pylogbroker.storage.files import writeAll
-from pylogbroker.storage.jobs import Job
+from pylogbroker.storage.jobs import DiskJob
 from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import NEVER
@@ -428,7 +428,7 @@ class TransactionLog:
         return DataTree.restored(zxid, nodes, sessions)
 
 
-def _errorOf(job: Job) -> StorageError | None:
+def _errorOf(job: DiskJob) -> StorageError | None:
     """Run a job of the log; its error is for the log's C{finish...}."""
     try:
         job.run()

@@ -99,7 +99,7 @@ class FaultInjection(ABC, Generic[_F]):
     def _inject(self, **fault: Any) -> _F:
         """
         @param fault: the parameters of L{FaultInjector.inject
-            <pylogbroker.testing.faults.FaultInjector.inject>}.
+            <pylogbroker.testing.faults.faultinjector.FaultInjector.inject>}.
         """
 
     @abstractmethod

@@ -1,6 +1,7 @@
 """
-Responses with errors that a test has injected (L{pylogbroker.testing.faults}); a module of its own,
-since only this one knows where each kind of request and response names its topics.
+Responses with errors that a test has injected (L{pylogbroker.testing.faults.faultinjector}); a
+module of its own, since only this one knows where each kind of request and response names its
+topics.
 
 Three ways to a response, by the kind of the request:
 

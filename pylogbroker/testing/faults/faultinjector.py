@@ -6,8 +6,8 @@ They stand between the connections of today's protocol and the handlers of reque
 cannot tell them from what a broker in trouble does. Without faults nothing is looked at.
 
 B{Errors.} A refused part of a request is not carried out, the other parts are: see
-L{pylogbroker.testing.faultresponses}. While an error is ordered for Fetch, or a leader has moved,
-fetches are answered without sessions, since an incremental fetch names no partitions.
+L{pylogbroker.testing.faults.faultresponses}. While an error is ordered for Fetch, or a leader has
+moved, fetches are answered without sessions, since an incremental fetch names no partitions.
 
 B{Delays} hold the answer, not the request: it has been carried out. A connection's later answers
 wait behind it, as on a slow network.
@@ -35,7 +35,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.storage.kafka.batchlog import BatchLog
-from pylogbroker.testing.faultresponses import (
+from pylogbroker.testing.faults.faultresponses import (
     LED,
     MARKED,
     SPLIT,
@@ -170,7 +170,7 @@ class FaultInjector:
     ) -> Fault:
         """
         Order an error, a delay, or, with neither, a cut connection: the parameters are those of
-        the methods of L{FaultInjection<pylogbroker.testing.faultinjection.FaultInjection>}.
+        the methods of L{FaultInjection<pylogbroker.testing.faults.faultinjection.FaultInjection>}.
 
         @raise ConfigurationError: there is no such request or error, or the request names no
             topics, partitions or errors.
@@ -212,7 +212,7 @@ class FaultInjector:
 
     def moveLeader(self, topic: str, partition: int = 0, brokerId: int | None = None) -> int:
         """
-        L{FaultInjection.moveLeader<pylogbroker.testing.faultinjection.FaultInjection.moveLeader>}.
+        L{FaultInjection.moveLeader<pylogbroker.testing.faults.faultinjection.FaultInjection.moveLeader>}.
 
         @raise UnknownPartitionError: there is no such partition.
         """

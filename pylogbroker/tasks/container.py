@@ -1,0 +1,740 @@
+"""
+A container: a member of a job's group that runs the tasks of its partitions. A module of its own,
+since an application can run one without C{twistd}.
+
+  ========== ================================================ ====================================
+  a task is  meaning                                          then
+  ========== ================================================ ====================================
+  STARTING   its stores are opened and restored; C{init}      RUNNING, CLOSED
+  RUNNING    messages are handed to it                        CLOSED
+  CLOSED     its partitions went, or the container ends       (nothing)
+  ========== ================================================ ====================================
+
+What must be true:
+
+  - What a task has sent and stored is confirmed before its positions are committed:
+  L{pylogbroker.tasks.outputcommitter}. When a transaction is aborted, the tasks begin anew from the
+  last positions, with their stores as they were then.
+  - Before a partition goes to another container, its task has handled what it was given, and its
+  position is committed.
+  - Messages, windows, commits and changes of the assignment never overlap: one lock has them all.
+  - A message that its task cannot handle is never passed over unless the job says so. With
+  C{onError=stop} what came before is committed, and the container ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from enum import Enum
+from functools import partial
+from inspect import isawaitable
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.client.kafka.admin.client import AdminClient
+from pylogbroker.client.kafka.admin.routing import checkAll
+from pylogbroker.client.kafka.admin.topics import LATEST
+from pylogbroker.cluster.kafka.taskassignor import TaskAssignor
+from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
+from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
+from pylogbroker.consumer.kafka.consumer import KafkaConsumer
+from pylogbroker.errors import (
+    ConfigurationError,
+    DirectoryLockedError,
+    PylogbrokerError,
+    TaskFailedError,
+    TransactionAbortedError,
+)
+from pylogbroker.net.deferreds import asDeferred, gatherSettled
+from pylogbroker.net.workers import IWorker, ThreadPoolWorker
+from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.protocol.kafka.errorcodes import ResponseError
+from pylogbroker.tasks.job import ROCKSDB, Job, Store
+from pylogbroker.tasks.outputcommitter import OutputCommitter
+from pylogbroker.tasks.restorer import ChangelogRestorer
+from pylogbroker.tasks.state.engines import IStoreEngine
+from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
+from pylogbroker.tasks.state.memoryengine import MemoryEngine
+from pylogbroker.tasks.taskinstance import TaskInstance
+from pylogbroker.tasks.topics import JobTopics, isMissing, missingInputs, prepareTopics
+from pylogbroker.types import TopicPartition
+
+RETRY_SECONDS = 1
+"""Between two looks for topics that are missing."""
+
+END_CHECK_MS = 50
+"""How often a container that ends at the end of its inputs looks whether it is there."""
+
+IDLE_MS = 1_000
+"""How long a container without messages sleeps at most."""
+
+UNSETTLED_MIN = 64 << 10
+"""Bytes that a task may write and send between two commits, however many tasks there are."""
+
+FLUSH_TIMEOUT_MS = 10_000
+"""For a container that ends: how long its consumer and producer may take."""
+
+log = Logger()
+
+
+class TaskPhase(Enum):
+    """The module states what each phase means."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+
+class TaskStatus(NamedTuple):
+    """
+    A task, for people.
+
+    @ivar phase: the L{TaskPhase}'s word.
+    @ivar handledCount: messages.
+    @ivar failedCount: messages that were left out.
+    @ivar storeSizes: bytes of each store, by name.
+    """
+
+    partition: int
+    phase: str
+    handledCount: int
+    failedCount: int
+    storeSizes: dict[str, int]
+
+
+class _Task:
+    """
+    A task of this container.
+
+    @ivar partitions: those of the inputs that it has.
+    @ivar engines: of its stores, by name, as they are opened.
+    @ivar starting: while it starts.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.partitions: set[TopicPartition] = set()
+        self.phase = TaskPhase.STARTING
+        self.instance: TaskInstance | None = None
+        self.engines: dict[str, IStoreEngine] = {}
+        self.starting: Deferred[None] | None = None
+
+
+class _Group:
+    """Messages of one task, and which of them is next."""
+
+    def __init__(self, instance: TaskInstance) -> None:
+        self.instance = instance
+        self.records: list[ConsumerRecord] = []
+        self.next = 0
+
+    @property
+    def isDone(self) -> bool:
+        return self.next == len(self.records)
+
+
+class TaskContainer:
+    """
+    Runs tasks of a job; the module states its promises.
+
+    @ivar job: a L{Job}.
+    @ivar settings: a L{KafkaTaskSettings}.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        job: Job,
+        settings: KafkaTaskSettings | Mapping[str, str],
+        *,
+        containerId: str = "",
+        isUntilEnd: bool = False,
+        worker: IWorker | None = None,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """
+        @param settings: or properties.
+        @param containerId: with C{exactly_once_v2} the part of C{transactional.id} behind the job's
+            name: a container that takes the place of another one has its id. By default it is drawn
+            by lot.
+        @param isUntilEnd: end when all messages are handled that there were at the start.
+        @param worker: what tasks and stores run on, one job at a time; by default a thread.
+        @param random: numbers from 0 up to, not including, 1.
+        @raise ConfigurationError: the settings are wrong, or the stores' engine is not installed.
+        """
+        if not isinstance(settings, KafkaTaskSettings):
+            settings = KafkaTaskSettings.fromProperties(settings, _logWarning)
+        if random is None:
+            random = Random(SystemRandom().getrandbits(64)).random
+        self.job = job
+        self.settings = settings
+        self._reactor = reactor
+        self._random = random
+        self._isUntilEnd = isUntilEnd
+        self._isAsync = job.isAsync
+        self._worker = worker or ThreadPoolWorker(reactor, f"tasks of {job.name}", 1)
+        self._newEngine = _engineMaker(job, settings)
+        self._lock = DeferredLock()
+        self._tasks: dict[int, _Task] = {}
+        self._isStopping = False
+        self._failure: BaseException | None = None
+        self._running: Deferred[None] | None = None
+        self._trigger: Any = None
+        self._wake: Callable[[], None] = lambda: None
+        self._ends: dict[TopicPartition, int] = {}
+        self._commitAtMs = self._windowAtMs = 0.0
+        containerId = containerId or f"{int(random() * 2**48):012x}"
+        self._consumer = KafkaConsumer(
+            reactor,
+            settings.forConsumer(job.name, _logWarning),
+            assignor=TaskAssignor(self._storedTasks),
+            random=random,
+        )
+        self._producer = KafkaProducer(
+            reactor,
+            settings.forProducer(
+                f"{job.name}-{containerId}" if settings.isExactlyOnce else None, _logWarning
+            ),
+            random=random,
+        )
+        self._committer = OutputCommitter(
+            job, self._producer, self._consumer, self._worker, settings.isExactlyOnce
+        )
+        self._admin = AdminClient(reactor, settings.forAdmin(_logWarning), random=random)
+        self._topics: JobTopics | None = None
+        self._restorer: ChangelogRestorer | None = None
+
+    def __repr__(self) -> str:
+        return f"<TaskContainer of {self.job.name}, {len(self._tasks)} tasks>"
+
+    # -- its life
+
+    def run(self) -> Deferred[None]:
+        """
+        Run until L{stop}, the end of the inputs, or a failure; once. The reactor does not stop
+        before the container has.
+
+        @return: fires with L{None} when everything is committed and closed. Fails, when everything
+            is closed: with L{TaskFailedError} when a task could not handle a message; with
+            L{ConfigurationError} when a topic cannot be used; with L{StorageError
+            <pylogbroker.errors.StorageError>} when a store cannot; with another
+            L{PylogbrokerError} when what was sent could not be confirmed. What was not committed is
+            done again by the next container.
+        """
+        self._trigger = self._reactor.addSystemEventTrigger(
+            "before", "shutdown", self._beforeShutdown
+        )
+        self._running = Deferred.fromCoroutine(self._run())
+        return self._running
+
+    def _beforeShutdown(self) -> Deferred[None]:
+        self._trigger = None
+        return self.stop()
+
+    @asDeferred
+    async def stop(self) -> None:
+        """
+        Commit, and close everything.
+
+        @return: fires with L{None} when it is done. (How it ended, L{run} tells.)
+        """
+        self._isStopping = True
+        self._wake()
+        running = self._running
+        if running is not None and not running.called:
+            done: Deferred[None] = Deferred()
+
+            def pass_(result: Any) -> Any:
+                done.callback(None)
+                return result
+
+            running.addBoth(pass_)
+            await done
+
+    async def _run(self) -> None:
+        self._worker.start()
+        try:
+            await self._prepare()
+            if not self._isStopping:
+                topics = [each.topic for each in self.job.inputs]
+                self._consumer.subscribe(topics, _Listener(self))
+                await self._loop()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            await self._close()
+            if self._trigger is not None:
+                self._reactor.removeSystemEventTrigger(self._trigger)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _prepare(self) -> None:
+        """Wait for the topics."""
+        isSaid = False
+        while not self._isStopping:
+            missing = await missingInputs(self._admin, self.job)
+            if not missing:
+                try:
+                    self._topics = await prepareTopics(
+                        self._admin, self.job, self.settings.replicationFactor
+                    )
+                    break
+                except ResponseError as error:
+                    if not (error.isRetriable or isMissing(error)):
+                        raise
+                    missing = [str(error)]
+            elif self._isUntilEnd:
+                raise ConfigurationError(
+                    f"job {self.job.name}: there is no topic {', '.join(missing)}"
+                )
+            if not isSaid:
+                log.info("Job {job} waits for {what}", job=self.job.name, what=", ".join(missing))
+                isSaid = True
+            await deferLater(self._reactor, RETRY_SECONDS)
+        else:
+            return
+        self._committer.topicIds = self._topics.topicIds
+        self._restorer = ChangelogRestorer(
+            self._reactor,
+            self.settings.forConsumer(None, _logWarning),
+            self._admin,
+            self._worker,
+            self._topics.topicIds,
+            self._random,
+        )
+        if self._isUntilEnd:
+            places = {
+                TopicPartition(topic, number): LATEST
+                for topic, count in self._topics.partitionCounts.items()
+                for number in range(count)
+            }
+            found = checkAll(await self._admin.listOffsets(places, isCommitted=True))
+            self._ends = {place: each.offset for place, each in found.items()}
+        now = self._nowMs()
+        self._commitAtMs = now + self.settings.commitIntervalMs
+        self._windowAtMs = now + self.job.windowMs
+
+    def _nowMs(self) -> float:
+        return float(self._reactor.seconds() * 1000)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the container, for the first reason."""
+        if isinstance(error, CancelledError):
+            return
+        if self._failure is None:
+            self._failure = error
+        self._isStopping = True
+        self._wake()
+
+    def _failed(self, failure: Failure) -> None:
+        assert failure.value is not None
+        self._fail(failure.value)
+
+    async def _close(self) -> None:
+        """Commit, unless something has failed that forbids it; then let everything go."""
+        isUsable = self._failure is None or isinstance(self._failure, TaskFailedError)
+        await self._lock.acquire()
+        try:
+            if isUsable and self._topics is not None:
+                await self._attempt(self._commit())
+            await self._attempt(self._committer.abort())
+            await self._attempt(self._closeTasks(list(self._tasks.values())))
+        finally:
+            self._lock.release()
+        outcomes = await gatherSettled(
+            [
+                self._consumer.close(),
+                self._producer.close(FLUSH_TIMEOUT_MS),
+                self._admin.close(),
+            ]
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, Failure):
+                log.info("A client did not end well: {error}", error=outcome.value)
+        # A pool waits for its thread, which has nothing to do any more.
+        self._worker.stop()
+
+    async def _attempt(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self._fail(error)
+
+    # -- messages
+
+    async def _loop(self) -> None:
+        while not self._isStopping:
+            try:
+                records = self._consumer.takeMany(self.settings.maxPollRecords)
+            except PylogbrokerError as error:
+                if not getattr(error, "isRetriable", True):
+                    raise
+                log.warn("Job {job}: {error}", job=self.job.name, error=error)
+                continue
+            if records:
+                await self._exclusively(partial(self._handle, records))
+            if self.job.windowMs and self._nowMs() >= self._windowAtMs:
+                await self._exclusively(self._window)
+            if self._nowMs() >= self._commitAtMs:
+                await self._exclusively(self._commit)
+            if not records and not self._isStopping:
+                if self._isAtEnd():
+                    break
+                await self._sleep()
+
+    async def _exclusively(self, work: Callable[[], Awaitable[None]]) -> None:
+        await self._lock.acquire()
+        try:
+            await work()
+        except TransactionAbortedError as error:
+            await self._beginAnew(error)
+        finally:
+            self._lock.release()
+
+    async def _sleep(self) -> None:
+        """Until there are messages, something is due, or the container is to end."""
+        waiting: Deferred[None] = Deferred()
+
+        def wake() -> None:
+            if not waiting.called:
+                waiting.callback(None)
+
+        due = [self._commitAtMs] + ([self._windowAtMs] if self.job.windowMs else [])
+        limitMs = END_CHECK_MS if self._isUntilEnd else IDLE_MS
+        ms = min(max(min(due) - self._nowMs(), 1), limitMs)
+        self._wake = wake
+        timer = self._reactor.callLater(ms / 1000, wake)
+        self._consumer.attach(wake)
+        try:
+            await waiting
+        finally:
+            self._consumer.detach(wake)
+            self._wake = lambda: None
+            if timer.active():
+                timer.cancel()
+
+    def _isAtEnd(self) -> bool:
+        """Whether all is handled that there was at the start, of the partitions that it has."""
+        if not self._isUntilEnd or not self._consumer.isOwning:
+            return False
+        owned, positions = self._consumer.assignment(), self._consumer.positions
+        return all(each.phase is TaskPhase.RUNNING for each in self._tasks.values()) and all(
+            positions.get(place, -1) >= self._ends.get(place, 0) for place in owned
+        )
+
+    async def _handle(self, records: Iterable[ConsumerRecord]) -> None:
+        groups: dict[int, _Group] = {}
+        for record in records:
+            group = groups.get(record.partition)
+            if group is None:
+                task = self._tasks.get(record.partition)
+                if task is None or task.instance is None or task.phase is not TaskPhase.RUNNING:
+                    continue  # it was lost meanwhile: another container has it
+                group = groups[record.partition] = _Group(task.instance)
+            group.records.append(record)
+        waiting = list(groups.values())
+        while waiting:
+            failure: Exception | None = None
+            try:
+                if self._isAsync:
+                    await _processAsync(waiting)
+                else:
+                    await self._worker.submit(partial(_process, waiting))
+            except Exception as error:
+                failure = error
+            instances = [group.instance for group in waiting]
+            await self._committer.send(instances)
+            if failure is not None:
+                raise failure
+            await self._settleIfAsked(instances)
+            waiting = [group for group in waiting if not group.isDone and not self._isStopping]
+
+    async def _window(self) -> None:
+        self._windowAtMs = self._nowMs() + self.job.windowMs
+        instances = self._instances()
+        for instance in instances:
+            await self._call(instance.window)
+        await self._committer.send(instances)
+        await self._settleIfAsked(instances)
+
+    async def _settleIfAsked(self, instances: Iterable[TaskInstance]) -> None:
+        if any(instance.isFull for instance in instances):
+            await self._commit()
+        if any(instance.isShutdownAsked for instance in instances):
+            self._isStopping = True
+
+    def _instances(self) -> list[TaskInstance]:
+        return [
+            each.instance
+            for each in self._tasks.values()
+            if each.instance is not None and each.phase is TaskPhase.RUNNING
+        ]
+
+    async def _call(self, work: Callable[[], Any]) -> None:
+        """Call an author's method: on the reactor's thread if the task has coroutine functions."""
+        if self._isAsync:
+            result = work()
+            if isawaitable(result):
+                await result
+        else:
+            await self._worker.submit(work)
+
+    # -- commits
+
+    async def _commit(self) -> None:
+        """See L{OutputCommitter.commit}. The caller has the lock."""
+        self._commitAtMs = self._nowMs() + self.settings.commitIntervalMs
+        await self._committer.commit(self._instances())
+
+    async def _beginAnew(self, reason: TransactionAbortedError) -> None:
+        """Behind an aborted transaction: from the committed positions, with the stores of then."""
+        log.warn(
+            "Job {job} goes back to its last commit: {reason}", job=self.job.name, reason=reason
+        )
+        await self._committer.abort()
+        tasks = list(self._tasks.values())
+        await self._closeTasks(tasks)
+        owned = set(self._consumer.assignment())
+        places = [place for task in tasks for place in task.partitions if place in owned]
+        committed = await self._consumer.committed(places)
+        owned = set(self._consumer.assignment())
+        for place in owned.intersection(places):
+            stored = committed[place]
+            if stored is None:
+                self._consumer.seekToBeginning([place])
+            else:
+                self._consumer.seek(place, stored.offset, stored.leaderEpoch)
+        self._startTasks(owned.intersection(places))
+
+    # -- tasks come and go
+
+    def _storedTasks(self) -> list[int]:
+        """The tasks that have state on this machine."""
+        folder = Path(self.settings.stateDir, self.job.name)
+        try:
+            return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+        except OSError:  # there is none yet
+            return []
+
+    def _startTasks(self, partitions: Collection[TopicPartition]) -> None:
+        self._consumer.pause(partitions)
+        started = []
+        for place in partitions:
+            task = self._tasks.get(place.partition)
+            if task is None:
+                task = self._tasks[place.partition] = _Task(place.partition)
+                started.append(task)
+            task.partitions.add(place)
+            if task.phase is TaskPhase.RUNNING:
+                self._consumer.resume([place])
+        for task in started:
+            task.starting = Deferred.fromCoroutine(self._start(task))
+            task.starting.addErrback(self._failed)
+
+    async def _start(self, task: _Task) -> None:
+        topics, restorer = self._topics, self._restorer
+        assert topics is not None and restorer is not None
+        if task.number >= topics.taskCount:
+            raise ConfigurationError(
+                f"job {self.job.name}: its inputs have got more partitions; start it anew"
+            )
+        stores: dict[str, KeyValueStore[Any, Any]] = {}
+        cacheSize = self.settings.statestoreCacheMaxBytes
+        for store in self.job.stores:
+            engine = await self._open(task, store)
+            place = TopicPartition(self.job.changelogOf(store), task.number)
+            await restorer.restore(place, engine)
+            made = stores[store.name] = KeyValueStore[Any, Any](
+                store.name, store.key, store.value, engine, cacheSize // topics.taskCount
+            )
+            await self._worker.submit(made.measure)
+        task.instance = TaskInstance(
+            self.job, task.number, stores, self._unsettledMax(), self._leftOut
+        )
+        await self._lock.acquire()
+        try:
+            await self._call(task.instance.init)
+            task.phase = TaskPhase.RUNNING
+        finally:
+            self._lock.release()
+        owned = set(self._consumer.assignment())
+        self._consumer.resume(task.partitions & owned)
+        self._wake()
+
+    def _unsettledMax(self) -> int:
+        assert self._topics is not None
+        share = self.settings.statestoreCacheMaxBytes // self._topics.taskCount
+        return max(share, UNSETTLED_MIN)
+
+    async def _open(self, task: _Task, store: Store) -> IStoreEngine:
+        """
+        Open a store. One that another container has still is waited for: it does not know yet that
+        it has lost the task.
+        """
+
+        def make() -> IStoreEngine:
+            made = task.engines[store.name] = self._newEngine(task.number, store)
+            return made
+
+        isSaid = False
+        while True:
+            try:
+                return await self._worker.submit(make)
+            except DirectoryLockedError as error:
+                if not isSaid:
+                    log.info("Job {job} waits: {error}", job=self.job.name, error=error)
+                    isSaid = True
+            await deferLater(self._reactor, RETRY_SECONDS)
+
+    def _leftOut(self, failure: TaskFailedError) -> None:
+        """Called on the worker's thread, where logging is allowed."""
+        log.warn("A message is left out: {failure}", failure=failure)
+
+    async def _closeTasks(self, tasks: Collection[_Task]) -> None:
+        for task in tasks:
+            wasRunning = task.phase is TaskPhase.RUNNING
+            task.phase = TaskPhase.CLOSED
+            self._tasks.pop(task.number, None)
+            self._committer.forget(task.partitions)
+            if task.starting is not None:
+                task.starting.cancel()
+            try:
+                if wasRunning and task.instance is not None:
+                    await self._call(task.instance.close)
+            finally:
+                # Behind whatever its start has under way on the same worker.
+                await self._worker.submit(partial(_closeEngines, task))
+
+    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions go to another container: commit, and close their tasks."""
+
+        async def work() -> None:
+            try:
+                if self._failure is None:
+                    await self._commit()
+            finally:
+                await self._drop(partitions)
+
+        try:
+            await self._exclusively(work)
+        except Exception as error:
+            self._fail(error)
+
+    async def lose(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions have other containers by now: close their tasks, without a commit."""
+
+        async def work() -> None:
+            await self._committer.abort()
+            await self._drop(partitions)
+
+        try:
+            await self._exclusively(work)
+        except Exception as error:
+            self._fail(error)
+
+    async def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        gone = []
+        for place in partitions:
+            task = self._tasks.get(place.partition)
+            if task is not None:
+                task.partitions.discard(place)
+                if not task.partitions:
+                    gone.append(task)
+                elif task.instance is not None:
+                    task.instance.positions.pop(place, None)
+        await self._closeTasks(gone)
+
+    # -- what people see
+
+    @property
+    def commitCount(self) -> int:
+        """Commits so far."""
+        return self._committer.commitCount
+
+    def status(self) -> list[TaskStatus]:
+        """The tasks that it has, in order."""
+        made = []
+        for number, task in sorted(self._tasks.items()):
+            instance = task.instance
+            made.append(
+                TaskStatus(
+                    number,
+                    task.phase.value,
+                    0 if instance is None else instance.handledCount,
+                    0 if instance is None else instance.failedCount,
+                    {}
+                    if instance is None
+                    else {each.name: each.size for each in instance.stores.values()},
+                )
+            )
+        return made
+
+    def restoring(self) -> list[str]:
+        """How far stores are restored that are not ready yet, for people."""
+        return [] if self._restorer is None else [str(each) for each in self._restorer.restoring]
+
+
+class _Listener:
+    """Tells a container of its partitions."""
+
+    def __init__(self, container: TaskContainer) -> None:
+        self._container = container
+
+    def partitionsAssigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._container._startTasks(partitions)
+
+    def partitionsRevoked(self, partitions: Collection[TopicPartition]) -> Any:
+        return self._container.revoke(partitions)
+
+    def partitionsLost(self, partitions: Collection[TopicPartition]) -> Any:
+        return self._container.lose(partitions)
+
+
+def _process(groups: Iterable[_Group]) -> None:
+    """On the worker: until all is handled, or one task needs a commit."""
+    for group in groups:
+        group.next = group.instance.process(group.records, group.next)
+        if not group.isDone:
+            return
+
+
+async def _processAsync(groups: Iterable[_Group]) -> None:
+    for group in groups:
+        group.next = await group.instance.processAsync(group.records, group.next)
+        if not group.isDone:
+            return
+
+
+def _closeEngines(task: _Task) -> None:
+    for engine in task.engines.values():
+        engine.close()
+    task.engines.clear()
+
+
+def _engineMaker(job: Job, settings: KafkaTaskSettings) -> Callable[[int, Store], IStoreEngine]:
+    if any(each.engine == ROCKSDB for each in job.stores):
+        from pylogbroker.tasks.state.rocksdbengine import RocksDbEngine
+
+    def make(number: int, store: Store) -> IStoreEngine:
+        if store.engine != ROCKSDB:
+            return MemoryEngine()
+        folder = Path(settings.stateDir, job.name, str(number), store.name)
+        return RocksDbEngine(str(folder), lambda reason: _logDamage(folder, reason))
+
+    return make
+
+
+def _logDamage(folder: Path, reason: str) -> None:
+    log.warn(
+        "Store {folder} is damaged, and built anew: {reason}", folder=str(folder), reason=reason
+    )
+
+
+def _logWarning(message: str) -> None:
+    log.warn("{sentence}", sentence=message)

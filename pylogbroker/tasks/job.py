@@ -1,0 +1,227 @@
+"""
+A job: what is read, by which task, with which stores, and what is written. A module of its own,
+since job files import it::
+
+    job = Job(
+        "count-words",
+        task=CountWords,
+        inputs=[Input("words", key=STRING, message=INTEGER)],
+        stores=[Store("word-counts", key=STRING, value=INTEGER, changelog="word-counts")],
+    )
+
+C{pylogbroker task run FILE} runs the L{Job}s that a file has as its global names.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import iscoroutinefunction
+from pathlib import Path
+from typing import Any, Self
+
+from pylogbroker.errors import ConfigurationError, describeError
+from pylogbroker.tasks.api import StreamTask
+from pylogbroker.tasks.serdes import BYTES, Serde
+
+STOP, SKIP, DEAD_LETTER = ON_ERROR = ("stop", "skip", "dead-letter")
+"""
+What happens to a message that its task cannot handle: the container stops; the message is left out,
+with what its task sent and stored for it; the same, and it goes to the dead-letter topic.
+"""
+
+ROCKSDB, MEMORY = ENGINES = ("rocksdb", "memory")
+
+NAME_SIZE_MAX = 180
+"""Of a job or a store, which have folders of their names, and topics with longer ones."""
+
+TOPIC_SIZE_MAX = 249
+"""Of a topic, in Kafka."""
+
+_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """
+    A topic that a job reads.
+
+    @ivar key: decodes the keys.
+    @ivar message: decodes the messages.
+    """
+
+    topic: str
+    key: Serde = BYTES
+    message: Serde = BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """
+    A topic that a job writes.
+
+    @ivar key: encodes the keys.
+    @ivar message: encodes the messages.
+    """
+
+    topic: str
+    key: Serde = BYTES
+    message: Serde = BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """
+    A store that each task of a job has.
+
+    @ivar changelog: the topic that has each change; by default C{<job>-<store>-changelog}.
+    @ivar engine: L{ROCKSDB}, which needs the extra C{tasks}, or L{MEMORY}, which is restored from
+        the changelog at each start.
+    """
+
+    name: str
+    key: Serde = BYTES
+    value: Serde = BYTES
+    changelog: str = ""
+    engine: str = ROCKSDB
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """
+    A job.
+
+    @ivar name: also its group's.
+    @ivar task: makes a task for each partition: a class, or a function without parameters.
+    @ivar config: reaches C{init}.
+    @ivar windowMs: how often C{window} is called; 0: never.
+    @ivar onError: one of L{ON_ERROR}.
+    @ivar deadLetterTopic: by default C{<job>-dead-letters}.
+    @raise ConfigurationError: two parts contradict each other, or a name cannot be one.
+    """
+
+    name: str
+    task: Callable[[], StreamTask]
+    inputs: Sequence[Input]
+    outputs: Sequence[Output] = ()
+    stores: Sequence[Store] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+    windowMs: int = 0
+    onError: str = STOP
+    deadLetterTopic: str = ""
+    _topicSuffix: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs", "stores"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        self._checkNames("job", [self.name], NAME_SIZE_MAX)
+        self._checkNames("store", [each.name for each in self.stores], NAME_SIZE_MAX)
+        self._checkNames("input", [each.topic for each in self.inputs])
+        self._checkNames("output", [self.topicOf(each) for each in self.outputs])
+        changelogs = [self.changelogOf(each) for each in self.stores]
+        self._checkNames("changelog", changelogs)
+        self._checkNames("dead-letter topic", [self.deadLetters])
+        if not self.inputs:
+            raise ConfigurationError(f"job {self.name}: it has no input")
+        if self.onError not in ON_ERROR:
+            raise ConfigurationError(
+                f"job {self.name}: onError={self.onError!r} is none of {', '.join(ON_ERROR)}"
+            )
+        if self.windowMs < 0:
+            raise ConfigurationError(f"job {self.name}: windowMs={self.windowMs} is negative")
+        for store in self.stores:
+            if store.engine not in ENGINES:
+                raise ConfigurationError(
+                    f"job {self.name}, store {store.name}: engine {store.engine!r} is none of"
+                    f" {', '.join(ENGINES)}"
+                )
+        read = {each.topic for each in self.inputs}
+        written = [*changelogs, self.deadLetters] + [self.topicOf(each) for each in self.outputs]
+        for topic in written:
+            if topic in read:
+                raise ConfigurationError(
+                    f"job {self.name}: it reads topic {topic}, and writes it: it would have no end"
+                )
+        for each in self.outputs:
+            if self.topicOf(each) in changelogs:
+                raise ConfigurationError(
+                    f"job {self.name}: topic {each.topic} is an output and a changelog"
+                )
+            if self.topicOf(each) == self.deadLetters:
+                raise ConfigurationError(
+                    f"job {self.name}: topic {each.topic} is an output and has dead letters"
+                )
+        if self.deadLetters in changelogs:
+            raise ConfigurationError(
+                f"job {self.name}: topic {self.deadLetters} is a changelog and has dead letters"
+            )
+
+    def _checkNames(self, kind: str, names: Iterable[str], sizeMax: int = TOPIC_SIZE_MAX) -> None:
+        seen = set()
+        for name in names:
+            isText = isinstance(name, str)
+            if not isText or not _NAME.fullmatch(name) or len(name) > sizeMax:
+                raise ConfigurationError(
+                    f"job {self.name}: {kind} {name!r}: a name has 1 to {sizeMax} of"
+                    " A-Z a-z 0-9 . _ -"
+                )
+            if name in seen:
+                raise ConfigurationError(f"job {self.name}: {kind} {name} is there twice")
+            seen.add(name)
+
+    @property
+    def isAsync(self) -> bool:
+        """Whether a method of its tasks is a coroutine function."""
+        kind = self.task if isinstance(self.task, type) else type(self.task())
+        return any(
+            iscoroutinefunction(getattr(kind, name, None))
+            for name in ("init", "process", "window", "close")
+        )
+
+    def topicOf(self, output: Output) -> str:
+        """The topic that an output is written to."""
+        return output.topic + self._topicSuffix
+
+    def changelogOf(self, store: Store) -> str:
+        """The topic of a store's changes."""
+        given = store.changelog + self._topicSuffix if store.changelog else ""
+        return given or f"{self.name}-{store.name}-changelog"
+
+    @property
+    def deadLetters(self) -> str:
+        """The topic of messages that could not be handled."""
+        given = self.deadLetterTopic + self._topicSuffix if self.deadLetterTopic else ""
+        return given or f"{self.name}-dead-letters"
+
+    def renamed(self, name: str) -> Self:
+        """
+        The same job beside this one, with a group, stores and outputs of its own: each topic that
+        it writes has C{.<name>} behind its name.
+        """
+        return replace(self, name=name, _topicSuffix=f".{name}")
+
+
+def loadJobs(path: str) -> dict[str, Job]:
+    """
+    Run a job file. Blocks.
+
+    @return: its jobs, by name.
+    @raise ConfigurationError: the file cannot be read or raises; it has no job, or two of one name.
+    """
+    if not Path(path).is_file():
+        raise ConfigurationError(f"{path}: there is no such file")
+    try:
+        found: dict[str, Any] = runpy.run_path(path)
+    except Exception as error:  # the author's code
+        raise ConfigurationError(
+            f"{path}: {type(error).__name__}: {describeError(error)}"
+        ) from error
+    jobs: dict[str, Job] = {}
+    for value in found.values():
+        if isinstance(value, Job) and jobs.setdefault(value.name, value) is not value:
+            raise ConfigurationError(f"{path}: two jobs are named {value.name}")
+    if not jobs:
+        raise ConfigurationError(f"{path}: no global name in it is a Job")
+    return jobs

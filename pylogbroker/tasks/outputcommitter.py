@@ -1,0 +1,220 @@
+"""
+What tasks have sent and stored, on its way to the brokers, and the commits. A module of its own,
+since it is where at least once and exactly once differ.
+
+What must be true:
+
+  - Positions are committed only when all that was sent and stored before them is confirmed. A
+  commit has three steps: the brokers confirm the outputs and the changes of the stores; the changes
+  go into the stores, with the changelogs' positions behind them; the positions of the inputs are
+  committed. What dies in between is done again from the last positions: at least once.
+  - With C{exactly_once_v2} outputs, changes and positions are one transaction, which the generation
+  of the group fences. The stores follow it, so they have nothing of an aborted one; a store that
+  did not follow is restored from its changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from twisted.logger import Logger
+
+from pylogbroker.consumer.kafka.consumer import KafkaConsumer
+from pylogbroker.errors import (
+    ClosedError,
+    CommitFailedError,
+    TransactionAbortedError,
+    UnknownOutcomeError,
+)
+from pylogbroker.net.workers import IWorker
+from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
+from pylogbroker.producer.kafka.transactions import Transaction
+from pylogbroker.protocol.kafka.errorcodes import ResponseError
+from pylogbroker.tasks.job import Job
+from pylogbroker.tasks.state.engines import ChangelogMark
+from pylogbroker.tasks.state.keyvaluestore import Entry, KeyValueStore
+from pylogbroker.tasks.taskinstance import TaskInstance
+from pylogbroker.types import TopicPartition
+
+log = Logger()
+
+Changed = list[tuple[TaskInstance, KeyValueStore[Any, Any], list[Entry]]]
+"""Stores with what is not committed in them, and their tasks."""
+
+
+class OutputCommitter:
+    """
+    Sends what tasks have sent, and commits. One call at a time.
+
+    @ivar topicIds: of the changelogs, 16 bytes each.
+    @ivar commitCount: commits so far.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        producer: KafkaProducer,
+        consumer: KafkaConsumer,
+        worker: IWorker,
+        isExactlyOnce: bool,
+    ) -> None:
+        """
+        @param producer: of this alone; with a C{transactional.id} for C{isExactlyOnce}.
+        @param worker: what the stores' engines run on.
+        """
+        self.topicIds: Mapping[str, bytes] = {}
+        self.commitCount = 0
+        self._job = job
+        self._producer = producer
+        self._consumer = consumer
+        self._worker = worker
+        self._isExactlyOnce = isExactlyOnce
+        self._changelogs = {each.name: job.changelogOf(each) for each in job.stores}
+        self._transaction: Transaction | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self._lossCount = 0  # messages that were not confirmed, as far as that was dealt with
+
+    async def send(self, instances: Iterable[TaskInstance]) -> None:
+        """
+        Send what tasks have sent, as soon as the producer has room.
+
+        @raise PylogbrokerError: no transaction can be begun: the container must end.
+        """
+        producer = self._producer
+        for instance in instances:
+            outputs = instance.takeOutputs()
+            if outputs:
+                await self._begin()
+            for each in outputs:
+                await producer.whenReady()
+                producer.sendNoWait(*each)
+
+    async def _begin(self) -> None:
+        if self._isExactlyOnce and self._transaction is None:
+            transaction = self._producer.transaction()
+            await transaction.__aenter__()
+            self._transaction = transaction
+
+    async def commit(self, instances: Iterable[TaskInstance]) -> None:
+        """
+        Commit what tasks have done so far. Nothing may be handled meanwhile.
+
+        @raise TransactionAbortedError: nothing was committed: the tasks must begin anew.
+        @raise PylogbrokerError: the container must end.
+        """
+        instances = list(instances)
+        for instance in instances:
+            instance.isCommitAsked = False
+        positions = {
+            place: offset
+            for instance in instances
+            for place, offset in instance.positions.items()
+            if self._committed.get(place) != offset
+        }
+        changed = [
+            (instance, store, entries)
+            for instance in instances
+            for store in instance.stores.values()
+            if (entries := store.changes())
+        ]
+        if not positions and not changed and self._transaction is None:
+            return
+        await self._begin()
+        lasts = await self._sendChanges(changed)
+        await self._confirm()
+        if self._transaction is not None:
+            await self._commitTransaction(self._transaction, positions)
+        marks = [
+            self._markOf(store, last) for (_, store, _), last in zip(changed, lasts, strict=True)
+        ]
+        await self._worker.submit(partial(_apply, changed, marks))
+        if not self._isExactlyOnce and positions:
+            try:
+                await self._consumer.commitOffsets(positions)
+            except CommitFailedError as error:
+                # The next commit has them, or another container, which handles them again.
+                log.info("Job {job}: {error}", job=self._job.name, error=error)
+                return
+        self._committed.update(positions)
+        self.commitCount += 1
+
+    async def _sendChanges(self, changed: Changed) -> list[list[RecordMetadata]]:
+        """@return: for each store, where its last change is, once that is confirmed."""
+        lasts: list[list[RecordMetadata]] = []
+        producer = self._producer
+        for instance, store, entries in changed:
+            topic = self._changelogs[store.name]
+            for key, value in entries[:-1]:
+                await producer.whenReady()
+                producer.sendNoWait(topic, value, key, (), None, instance.partition)
+            await producer.whenReady()
+            key, value = entries[-1]
+            found: list[RecordMetadata] = []
+            lasts.append(found)
+            sending = producer.send(topic, value, key, (), None, instance.partition)
+            sending.addCallbacks(found.append, lambda _failure: None)  # C{_confirm} sees it
+        return lasts
+
+    def _markOf(self, store: KeyValueStore[Any, Any], last: list[RecordMetadata]) -> ChangelogMark:
+        topicId = self.topicIds[self._changelogs[store.name]]
+        if last and last[0].offset >= 0:
+            return ChangelogMark(topicId, last[0].offset + 1)
+        # The broker does not tell where a batch is that it had already. Then a restart reads what
+        # the store has, once more.
+        return store.mark or ChangelogMark(topicId, 0)
+
+    async def _confirm(self) -> None:
+        """Wait until all that was sent is confirmed."""
+        producer = self._producer
+        await producer.flush()
+        lost = self._losses()
+        count, self._lossCount = lost - self._lossCount, lost
+        if producer.fatalError is not None:
+            raise producer.fatalError
+        if not count:
+            return
+        text = f"job {self._job.name}: {count} messages that tasks sent were not confirmed"
+        if self._transaction is not None:
+            raise TransactionAbortedError(text)
+        raise UnknownOutcomeError(text)
+
+    def _losses(self) -> int:
+        counters = self._producer.counters
+        return counters.failedCount + counters.unknownCount
+
+    async def _commitTransaction(
+        self, transaction: Transaction, positions: Mapping[TopicPartition, int]
+    ) -> None:
+        if positions:
+            try:
+                await transaction.sendOffsets(positions, self._consumer.groupMetadata())
+            except (CommitFailedError, ResponseError) as error:
+                raise TransactionAbortedError(str(error)) from error
+        self._transaction = None
+        await transaction.__aexit__(None, None, None)
+
+    async def abort(self) -> None:
+        """
+        Abort the transaction, if one is open.
+
+        @raise PylogbrokerError: the producer cannot be used any more.
+        """
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            reason = ClosedError("the transaction is given up")
+            await transaction.__aexit__(ClosedError, reason, None)
+        if self._producer.fatalError is not None:
+            raise self._producer.fatalError
+        self._lossCount = self._losses()
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions have gone, with the positions that were committed."""
+        for place in partitions:
+            self._committed.pop(place, None)
+
+
+def _apply(changed: Changed, marks: list[ChangelogMark]) -> None:
+    for (_instance, store, entries), mark in zip(changed, marks, strict=True):
+        store.commit(entries, mark)

@@ -1,0 +1,212 @@
+"""
+A task's store of keys and values: serdes, and what is not committed yet, over an engine.
+
+What must be true:
+
+  - A task sees its own writes at once; the engine has only what was committed.
+  - What was written since the last commit is bounded: the container commits when
+  L{KeyValueStore.dirtySize} is at its limit.
+  - What a message has written can be taken back, until the next message (C{onError=skip}).
+
+Keys are in order of their bytes: text by code point, negative numbers behind positive ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from pylogbroker.tasks.serdes import Serde
+from pylogbroker.tasks.state.engines import ChangelogMark, IStoreEngine
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ENTRY_OVERHEAD = 100
+"""Bytes that an entry costs in the cache beside those of key and value, about."""
+
+_MISSING: Any = object()
+
+Entry = tuple[bytes, bytes | None]
+"""An encoded key and value; L{None}: deleted."""
+
+
+class KeyValueStore(Generic[K, V]):
+    """
+    A store, as Samza's. Not thread-safe.
+
+    @ivar name: in the job.
+    @ivar dirtySize: bytes that are not committed, with L{ENTRY_OVERHEAD}.
+    @ivar size: bytes in the engine, when it was measured last.
+    """
+
+    def __init__(
+        self, name: str, keySerde: Serde, valueSerde: Serde, engine: IStoreEngine, cacheSize: int
+    ) -> None:
+        """
+        @param cacheSize: bytes of committed values that are kept in memory to be read again.
+        """
+        self.name = name
+        self.dirtySize = self.size = 0
+        self._encodeKey, self._decodeKey = keySerde.encode, keySerde.decode
+        self._encodeValue, self._decodeValue = valueSerde.encode, valueSerde.decode
+        self._engine = engine
+        self._dirty: dict[bytes, bytes | None] = {}
+        self._clean: dict[bytes, bytes | None] = {}
+        self._cleanSize = 0
+        self._cacheSize = cacheSize
+        self._undo: dict[bytes, Any] = {}  # what stood in C{_dirty} at L{begin}
+
+    def __repr__(self) -> str:
+        return f"<KeyValueStore {self.name}, {len(self._dirty)} entries not committed>"
+
+    # -- for the task
+
+    def get(self, key: K) -> V | None:
+        """
+        @return: L{None}: there is none.
+        @raise EncodingError: the key is none of the store's serde.
+        @raise InvalidPayloadError: the value that is stored is none of the store's serde.
+        @raise StorageError: the store cannot be read.
+        """
+        data = self._encodeKey(key)
+        value = self._dirty.get(data, _MISSING)
+        if value is _MISSING:
+            value = self._clean.get(data, _MISSING)
+            if value is _MISSING:
+                value = self._engine.get(data)
+                self._keep(data, value)
+        return None if value is None else self._decodeValue(value)
+
+    def put(self, key: K, value: V | None) -> None:
+        """
+        @param value: L{None} deletes the key, as in Samza.
+        @raise EncodingError: key or value is none of the store's serdes.
+        """
+        self._set(self._encodeKey(key), None if value is None else self._encodeValue(value))
+
+    def putAll(self, entries: Iterable[tuple[K, V | None]]) -> None:
+        """As L{put}, for each."""
+        for key, value in entries:
+            self.put(key, value)
+
+    def delete(self, key: K) -> None:
+        """Without effect for a key that is not there."""
+        self._set(self._encodeKey(key), None)
+
+    def range(self, start: K | None, end: K | None) -> Iterator[tuple[K, V]]:
+        """
+        Entries in the order of their keys' bytes, as they are now: later writes do not show.
+
+        @param start: the first key; L{None}: from the beginning.
+        @param end: the first key that is not wanted any more; L{None}: to the end.
+        @raise EncodingError: a key is none of the store's serde.
+        """
+        first = None if start is None else self._encodeKey(start)
+        last = None if end is None else self._encodeKey(end)
+        mine = sorted(
+            (key, value)
+            for key, value in self._dirty.items()
+            if (first is None or key >= first) and (last is None or key < last)
+        )
+        return self._merge(self._engine.range(first, last), mine)
+
+    def all(self) -> Iterator[tuple[K, V]]:
+        """All entries; see L{range}."""
+        return self.range(None, None)
+
+    def _merge(
+        self, stored: Iterator[tuple[bytes, bytes]], mine: list[Entry]
+    ) -> Iterator[tuple[K, V]]:
+        place = 0
+        for key, value in stored:
+            while place < len(mine) and mine[place][0] < key:
+                yield from self._decoded(*mine[place])
+                place += 1
+            if place < len(mine) and mine[place][0] == key:
+                yield from self._decoded(*mine[place])
+                place += 1
+            else:
+                yield from self._decoded(key, value)
+        for entry in mine[place:]:
+            yield from self._decoded(*entry)
+
+    def _decoded(self, key: bytes, value: bytes | None) -> Iterator[tuple[K, V]]:
+        if value is not None:
+            yield self._decodeKey(key), self._decodeValue(value)
+
+    # -- the cache
+
+    def _set(self, key: bytes, value: bytes | None) -> None:
+        before = self._dirty.get(key, _MISSING)
+        self._undo.setdefault(key, before)
+        self._replace(key, before, value)
+
+    def _replace(self, key: bytes, before: Any, value: Any) -> None:
+        if before is not _MISSING:
+            self.dirtySize -= self._sizeOf(key, before)
+        if value is _MISSING:
+            del self._dirty[key]
+        else:
+            self._dirty[key] = value
+            self.dirtySize += self._sizeOf(key, value)
+
+    @staticmethod
+    def _sizeOf(key: bytes, value: bytes | None) -> int:
+        return ENTRY_OVERHEAD + len(key) + (0 if value is None else len(value))
+
+    def _keep(self, key: bytes, value: bytes | None) -> None:
+        self._cleanSize += self._sizeOf(key, value)
+        if self._cleanSize > self._cacheSize:
+            self._clean.clear()
+            self._cleanSize = self._sizeOf(key, value)
+        self._clean[key] = value
+
+    # -- for the container
+
+    @property
+    def mark(self) -> ChangelogMark | None:
+        """The engine's."""
+        return self._engine.mark
+
+    def begin(self) -> None:
+        """A message is begun: L{rollBack} goes back to here."""
+        self._undo.clear()
+
+    def rollBack(self) -> None:
+        """Take back all writes since L{begin}."""
+        for key, before in self._undo.items():
+            self._replace(key, self._dirty.get(key, _MISSING), before)
+        self._undo.clear()
+
+    def changes(self) -> list[Entry]:
+        """What is to be committed, each key once."""
+        return list(self._dirty.items())
+
+    def commit(self, changes: list[Entry], mark: ChangelogMark) -> None:
+        """
+        Write what L{changes} gave to the engine, with the changelog's mark behind it. May block.
+        Nothing may be written meanwhile.
+
+        @raise StorageError: the engine cannot be written: it is given up, and restored.
+        """
+        self._engine.write(changes, mark)
+        self.measure()
+        self._undo.clear()
+        for key, value in changes:
+            stale = self._clean.pop(key, _MISSING)
+            if stale is not _MISSING:
+                self._cleanSize -= self._sizeOf(key, stale)
+            self._keep(key, value)
+        self._dirty.clear()
+        self.dirtySize = 0
+
+    def measure(self) -> None:
+        """Set L{size}. May block."""
+        self.size = self._engine.size
+
+    def discard(self) -> None:
+        """Forget what is not committed: its transaction was aborted."""
+        self._undo.clear()
+        self._dirty.clear()
+        self.dirtySize = 0

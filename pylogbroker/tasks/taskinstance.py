@@ -1,0 +1,318 @@
+"""
+One task of a job: the author's object, its stores, and what it has sent. A module of its own, since
+a container, the test driver and Spark run tasks each in their own way.
+
+What must be true:
+
+  - A message that raises has done nothing: what its task sent and stored for it is taken back.
+  - A call handles messages until it is asked to commit, or what is not committed has reached a
+  limit; the caller commits then, and calls again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import isawaitable
+from typing import Any, NamedTuple, Protocol
+
+from pylogbroker.errors import (
+    ConfigurationError,
+    EncodingError,
+    StorageError,
+    TaskFailedError,
+    TaskOutputError,
+    describeError,
+)
+from pylogbroker.tasks.api import IncomingMessageEnvelope, OutgoingMessageEnvelope
+from pylogbroker.tasks.job import DEAD_LETTER, STOP, Job
+from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
+from pylogbroker.types import TopicPartition
+
+OUTPUT_OVERHEAD = 100
+"""Bytes that a message costs that was not sent yet, beside key and value, about."""
+
+REASON_HEADER, TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER = (
+    "pylogbroker.dead-letter.reason",
+    "pylogbroker.dead-letter.topic",
+    "pylogbroker.dead-letter.partition",
+    "pylogbroker.dead-letter.offset",
+)
+"""Of a dead letter: why it is one, and where it was."""
+
+REASON_SIZE_MAX = 10_000
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+class IncomingRecord(Protocol):
+    """
+    What a task's caller has of a message: C{ConsumerRecord}s are such.
+
+    @ivar timestamp: milliseconds since the epoch; -1: none.
+    """
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def timestamp(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+    @property
+    def headers(self) -> Headers: ...
+
+
+class OutgoingRecord(NamedTuple):
+    """
+    A message that a task has sent, encoded.
+
+    @ivar partition: L{None}: the key's.
+    @ivar timestamp: milliseconds since the epoch; L{None}: the producer's.
+    """
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp: int | None
+    partition: int | None
+
+
+class TaskInstance:
+    """
+    A task. It is C{MessageCollector}, C{TaskCoordinator} and C{TaskContext} of the author's object.
+
+    @ivar taskName: C{job-N}.
+    @ivar partition: of the inputs.
+    @ivar stores: by name.
+    @ivar outputs: what was sent and not taken yet.
+    @ivar outputSize: bytes of it, with L{OUTPUT_OVERHEAD}.
+    @ivar positions: the next offset of each partition of which messages were handled.
+    @ivar isCommitAsked: whether the task asked for a commit; the caller sets it back.
+    @ivar isShutdownAsked: whether it asked its container to end.
+    @ivar handledCount: messages, with those that were left out.
+    @ivar failedCount: messages that were left out, or are dead letters.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        partition: int,
+        stores: Mapping[str, KeyValueStore[Any, Any]],
+        unsettledMax: int,
+        onLeftOut: Callable[[TaskFailedError], None],
+    ) -> None:
+        """
+        @param unsettledMax: bytes that may be written and sent between two commits.
+        @param onLeftOut: told of each message that is left out.
+        """
+        self.taskName = f"{job.name}-{partition}"
+        self.partition = partition
+        self.stores = stores
+        self.outputs: list[OutgoingRecord] = []
+        self.outputSize = 0
+        self.positions: dict[TopicPartition, int] = {}
+        self.isCommitAsked = self.isShutdownAsked = False
+        self.handledCount = self.failedCount = 0
+        self._job = job
+        self._task = job.task()
+        self._unsettledMax = unsettledMax
+        self._onLeftOut = onLeftOut
+        self._timestamp: int | None = None
+        self._inputs = {each.topic: (each.key.decode, each.message.decode) for each in job.inputs}
+        self._outputs = {
+            each.topic: (job.topicOf(each), each.key.encode, each.message.encode)
+            for each in job.outputs
+        }
+
+    def __repr__(self) -> str:
+        return f"<TaskInstance {self.taskName}, {self.handledCount} messages handled>"
+
+    # -- for the author's object
+
+    def getStore(self, name: str) -> KeyValueStore[Any, Any]:
+        """See L{pylogbroker.tasks.api.TaskContext}."""
+        found = self.stores.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.stores)) or "none"
+            raise ConfigurationError(f"job {self._job.name} has no store {name!r}; it has: {known}")
+        return found
+
+    def send(self, envelope: OutgoingMessageEnvelope) -> None:
+        """See L{pylogbroker.tasks.api.MessageCollector}."""
+        output = self._outputs.get(envelope.topic)
+        if output is None:
+            known = ", ".join(sorted(self._outputs)) or "none"
+            raise TaskOutputError(
+                f"topic {envelope.topic} is no output of job {self._job.name}; it has: {known}"
+            )
+        topic, encodeKey, encodeMessage = output
+        key, message = envelope.key, envelope.message
+        try:
+            key = None if key is None else encodeKey(key)
+            message = None if message is None else encodeMessage(message)
+        except EncodingError as error:
+            raise EncodingError(f"a message for topic {topic}: {error}") from error
+        timestamp = self._timestamp if envelope.timestamp is None else envelope.timestamp
+        self._add(
+            OutgoingRecord(topic, message, key, envelope.headers, timestamp, envelope.partition)
+        )
+
+    def _add(self, record: OutgoingRecord) -> None:
+        self.outputs.append(record)
+        self.outputSize += OUTPUT_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+
+    def commit(self) -> None:
+        """See L{pylogbroker.tasks.api.TaskCoordinator}."""
+        self.isCommitAsked = True
+
+    def shutdown(self) -> None:
+        """See L{pylogbroker.tasks.api.TaskCoordinator}."""
+        self.isCommitAsked = self.isShutdownAsked = True
+
+    # -- for whoever runs it
+
+    def takeOutputs(self) -> list[OutgoingRecord]:
+        """What was sent since the last call."""
+        taken, self.outputs, self.outputSize = self.outputs, [], 0
+        return taken
+
+    @property
+    def unsettledSize(self) -> int:
+        """Bytes that are written to stores, or sent, and not committed or taken."""
+        return self.outputSize + sum(each.dirtySize for each in self.stores.values())
+
+    @property
+    def isFull(self) -> bool:
+        """Whether a commit is due, by its own wish or since too much waits for it."""
+        return self.isCommitAsked or self.unsettledSize >= self._unsettledMax
+
+    def init(self) -> Any:
+        """
+        Begin. May return an awaitable.
+
+        @raise Exception: the author's.
+        """
+        return self._task.init(self._job.config, self)
+
+    def window(self) -> Any:
+        """Call the author's C{window}. May return an awaitable."""
+        self._timestamp = None
+        return self._task.window(self, self)
+
+    def close(self) -> Any:
+        """End. May return an awaitable."""
+        return self._task.close()
+
+    def process(self, records: Sequence[IncomingRecord], start: int = 0) -> int:
+        """
+        Handle messages in order. May block, as the author's object does.
+
+        @param records: of this task's partitions.
+        @param start: of the first one to handle.
+        @return: of the first one that was not handled: their count, or a commit comes first.
+        @raise TaskFailedError: a message could not be handled, and C{onError} is C{stop}. Those
+            before it were handled.
+        @raise StorageError: a store cannot be read; likewise.
+        """
+        process = self._task.process
+        for index in range(start, len(records)):
+            record = records[index]
+            before = self._begin(record)
+            try:
+                waiting = process(self._decode(record), self, self)
+                if waiting is not None and isawaitable(waiting):
+                    raise TypeError("process() returned an awaitable, and is no coroutine function")
+            except Exception as error:
+                self._failed(record, error, before)
+            self._handled(record)
+            if self.isFull:
+                return index + 1
+        return len(records)
+
+    async def processAsync(self, records: Sequence[IncomingRecord], start: int = 0) -> int:
+        """As L{process}, for a task with coroutine functions."""
+        process = self._task.process
+        for index in range(start, len(records)):
+            record = records[index]
+            before = self._begin(record)
+            try:
+                waiting = process(self._decode(record), self, self)
+                if waiting is not None and isawaitable(waiting):
+                    await waiting
+            except Exception as error:
+                self._failed(record, error, before)
+            self._handled(record)
+            if self.isFull:
+                return index + 1
+        return len(records)
+
+    def _begin(self, record: IncomingRecord) -> tuple[int, int]:
+        for store in self.stores.values():
+            store.begin()
+        self._timestamp = record.timestamp if record.timestamp >= 0 else None
+        return len(self.outputs), self.outputSize
+
+    def _decode(self, record: IncomingRecord) -> IncomingMessageEnvelope:
+        topic, partition, offset, key, value = (
+            record.topic,
+            record.partition,
+            record.offset,
+            record.key,
+            record.value,
+        )
+        decodeKey, decodeMessage = self._inputs[topic]
+        return IncomingMessageEnvelope(
+            topic,
+            partition,
+            offset,
+            record.timestamp,
+            None if key is None else decodeKey(key),
+            None if value is None else decodeMessage(value),
+            record.headers,
+        )
+
+    def _handled(self, record: IncomingRecord) -> None:
+        self.handledCount += 1
+        self.positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+
+    def _failed(self, record: IncomingRecord, error: Exception, before: tuple[int, int]) -> None:
+        for store in self.stores.values():
+            store.rollBack()
+        count, self.outputSize = before
+        del self.outputs[count:]
+        if isinstance(error, StorageError):
+            raise error  # no fault of the message
+        reason = f"{type(error).__name__}: {describeError(error)}"
+        failure = TaskFailedError(
+            self.taskName, record.topic, record.partition, record.offset, reason
+        )
+        if self._job.onError == STOP:
+            raise failure from error
+        self.failedCount += 1
+        if self._job.onError == DEAD_LETTER:
+            headers = [
+                *record.headers,
+                (REASON_HEADER, reason.encode(errors="backslashreplace")[:REASON_SIZE_MAX]),
+                (TOPIC_HEADER, record.topic.encode()),
+                (PARTITION_HEADER, b"%d" % record.partition),
+                (OFFSET_HEADER, b"%d" % record.offset),
+            ]
+            timestamp = record.timestamp if record.timestamp >= 0 else None
+            self._add(
+                OutgoingRecord(
+                    self._job.deadLetters, record.value, record.key, headers, timestamp, None
+                )
+            )
+        self._onLeftOut(failure)

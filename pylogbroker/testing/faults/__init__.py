@@ -1,0 +1,1 @@
+"""Faults that a test orders of a broker."""

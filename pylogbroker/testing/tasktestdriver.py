@@ -1,0 +1,266 @@
+"""
+Tests of tasks without a broker: records and a clock go in by hand, outputs and stores are read.
+Names are those of Kafka Streams' C{TopologyTestDriver}::
+
+    with TaskTestDriver(job) as driver:
+        driver.pipeInput("lines", None, "to be or not to be")
+        driver.readOutput("words")  # [("to", 1), ("be", 1), …]
+        driver.getStore("word-counts").get("be")  # 2
+        driver.commit()
+        driver.readOutput("word-counts")  # the store's changelog
+
+Serdes, stores, limits and C{onError} are those of a container; stores are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from pylogbroker.cluster.kafkapartitioner import KEY_PARTITIONERS, MURMUR2
+from pylogbroker.errors import ConfigurationError, ConsumerStateError, TaskFailedError
+from pylogbroker.tasks.job import Job
+from pylogbroker.tasks.serdes import BYTES, Serde
+from pylogbroker.tasks.state.engines import ChangelogMark
+from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
+from pylogbroker.tasks.state.memoryengine import MemoryEngine
+from pylogbroker.tasks.taskinstance import OutgoingRecord, TaskInstance
+from pylogbroker.types import formatCount
+
+UNSETTLED_MAX = 10 << 20
+
+_MARK = ChangelogMark(bytes(16), 0)
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+class SentRecord(NamedTuple):
+    """
+    A message that was sent, decoded.
+
+    @ivar timestamp: milliseconds since the epoch; L{None}: the time at which it is sent.
+    @ivar partition: that its task gave; L{None}: the key's.
+    """
+
+    key: Any
+    message: Any
+    timestamp: int | None
+    headers: Headers
+    partition: int | None
+
+
+class _Input(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class TaskTestDriver:
+    """
+    Runs all tasks of a job.
+
+    @ivar nowMs: the clock, in milliseconds since the epoch.
+    @ivar leftOut: the failures of messages that were left out.
+    """
+
+    def __init__(self, job: Job, partitionCount: int = 1, nowMs: int = 0) -> None:
+        """
+        @param partitionCount: of each input.
+        @raise Exception: what a task's C{init} raises.
+        """
+        self.nowMs = nowMs
+        self.leftOut: list[TaskFailedError] = []
+        self._job = job
+        self._isAsync = job.isAsync
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._outputs: dict[str, list[SentRecord]] = {}
+        self._windowAtMs = nowMs + job.windowMs
+        self._inputs = {each.topic: each for each in job.inputs}
+        self._serdes: dict[str, tuple[Serde, Serde]] = {
+            job.topicOf(each): (each.key, each.message) for each in job.outputs
+        }
+        self._serdes[job.deadLetters] = (BYTES, BYTES)
+        self._changelogs = {each.name: job.changelogOf(each) for each in job.stores}
+        for store in job.stores:
+            self._serdes[job.changelogOf(store)] = (store.key, store.value)
+        self._tasks = [self._newTask(number) for number in range(partitionCount)]
+
+    def _newTask(self, number: int) -> TaskInstance:
+        stores = {
+            each.name: KeyValueStore[Any, Any](
+                each.name, each.key, each.value, MemoryEngine(), UNSETTLED_MAX
+            )
+            for each in self._job.stores
+        }
+        task = TaskInstance(self._job, number, stores, UNSETTLED_MAX, self.leftOut.append)
+        self._call(task.init)
+        return task
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def pipeInput(
+        self,
+        topic: str,
+        key: Any,
+        message: Any,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> None:
+        """
+        Hand a message to the task of its partition.
+
+        @param timestamp: milliseconds since the epoch; by default L{nowMs}.
+        @param partition: by default the key's; without a key, 0.
+        @raise TaskFailedError: the task could not handle it, and C{onError} is C{stop}.
+        @raise ConfigurationError: the topic is no input of the job, or has no such partition.
+        @raise EncodingError: key or message is nothing that the input's serdes encode.
+        """
+        given = self._inputs.get(topic)
+        if given is None:
+            known = ", ".join(sorted(self._inputs))
+            raise ConfigurationError(f"topic {topic} is no input of the job; it has: {known}")
+        keyData = None if key is None else given.key.encode(key)
+        data = None if message is None else given.message.encode(message)
+        if partition is None:
+            count = len(self._tasks)
+            partition = 0 if keyData is None else KEY_PARTITIONERS[MURMUR2](keyData, count)
+        task = self._taskOf(partition)
+        offset = self._offsets.get((topic, partition), 0)
+        self._offsets[topic, partition] = offset + 1
+        record = _Input(
+            topic,
+            partition,
+            offset,
+            self.nowMs if timestamp is None else timestamp,
+            keyData,
+            data,
+            headers,
+        )
+        if self._isAsync:
+            self._call(lambda: task.processAsync([record]))
+        else:
+            task.process([record])
+        self._collect(task)
+
+    def advanceWallClockTime(self, ms: int) -> None:
+        """Move the clock, and call C{window} of all tasks each time that it is due."""
+        end = self.nowMs + ms
+        while self._job.windowMs and self._windowAtMs <= end:
+            self.nowMs = self._windowAtMs
+            self._windowAtMs += self._job.windowMs
+            for task in self._tasks:
+                self._call(task.window)
+                self._collect(task)
+        self.nowMs = end
+
+    def commit(self) -> None:
+        """
+        Commit, as containers do in between: the changes of stores go to their changelogs, where
+        they can be read as outputs, and into their engines.
+        """
+        for task in self._tasks:
+            task.isCommitAsked = False
+            for store in task.stores.values():
+                changes = store.changes()
+                topic = self._changelogs[store.name]
+                self._sent(
+                    OutgoingRecord(topic, value, key, (), None, task.partition)
+                    for key, value in changes
+                )
+                store.commit(changes, _MARK)
+
+    def _collect(self, task: TaskInstance) -> None:
+        isFull = task.isFull
+        self._sent(task.takeOutputs())
+        if isFull:
+            self.commit()
+
+    def _sent(self, records: Iterable[OutgoingRecord]) -> None:
+        for topic, value, key, headers, timestamp, partition in records:
+            keySerde, messageSerde = self._serdes[topic]
+            self._outputs.setdefault(topic, []).append(
+                SentRecord(
+                    None if key is None else keySerde.decode(key),
+                    None if value is None else messageSerde.decode(value),
+                    timestamp,
+                    headers,
+                    partition,
+                )
+            )
+
+    def readRecords(self, topic: str) -> list[SentRecord]:
+        """
+        What was sent to a topic since the last call.
+
+        @param topic: an output, the dead letters' or a changelog.
+        @raise ConfigurationError: the topic is none of the job's.
+        """
+        if topic not in self._serdes:
+            known = ", ".join(sorted(self._serdes))
+            raise ConfigurationError(f"topic {topic} is none of the job's; it has: {known}")
+        return self._outputs.pop(topic, [])
+
+    def readOutput(self, topic: str) -> list[tuple[Any, Any]]:
+        """As L{readRecords}, only keys and messages."""
+        return [(each.key, each.message) for each in self.readRecords(topic)]
+
+    def getStore(self, name: str, partition: int = 0) -> KeyValueStore[Any, Any]:
+        """
+        A store of a task.
+
+        @raise ConfigurationError: the job has none of this name, or no such partition.
+        """
+        return self._taskOf(partition).getStore(name)
+
+    def _taskOf(self, partition: int) -> TaskInstance:
+        count = len(self._tasks)
+        if not 0 <= partition < count:
+            raise ConfigurationError(
+                f"partition {partition} where there are {formatCount(count, 'partition')}"
+            )
+        return self._tasks[partition]
+
+    @property
+    def isShutdownAsked(self) -> bool:
+        """Whether a task asked its container to end."""
+        return any(each.isShutdownAsked for each in self._tasks)
+
+    def close(self) -> None:
+        """Call C{close} of all tasks."""
+        for task in self._tasks:
+            self._call(task.close)
+
+    def _call(self, work: Callable[[], Any]) -> None:
+        result = work()
+        if not isinstance(result, Awaitable):
+            return
+        outcome: list[Any] = []
+
+        async def wait() -> Any:
+            return await result
+
+        Deferred.fromCoroutine(wait()).addBoth(outcome.append)
+        if not outcome:
+            raise ConsumerStateError(
+                "a task waits for something outside: this driver has no reactor"
+            )
+        if isinstance(outcome[0], Failure):
+            outcome[0].raiseException()
