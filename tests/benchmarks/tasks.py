@@ -1,0 +1,74 @@
+"""
+C{python -m tests.benchmarks.tasks}: how many cases of the word count a test can run in a second
+with L{pylogbroker.testing.tasktestdriver.TaskTestDriver}.
+
+A case is what a test does: new drivers for both jobs of C{docs/examples/tasks/wordcount.py}, a line
+of ten words in, its words out and into the second job, the counts of its store and of its changelog
+compared with those of a C{Counter}, and both drivers closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pylogbroker.tasks.job import Job, loadJobs
+from pylogbroker.testing.tasktestdriver import TaskTestDriver
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tasks" / "wordcount.py"
+VOCABULARY = ["the", "log", "is", "a", "list", "of", "messages", "in", "order", "and", "offset"]
+WORD_COUNT = 10
+
+
+def runCase(splitWords: Job, countWords: Job, words: Sequence[str]) -> None:
+    """
+    Run a case.
+
+    @raise RuntimeError: a count is wrong.
+    """
+    truth = Counter(words)
+    with TaskTestDriver(splitWords) as splitting, TaskTestDriver(countWords) as counting:
+        splitting.pipeInput("lines", None, " ".join(words))
+        for word, one in splitting.readOutput("words"):
+            counting.pipeInput("words", word, one)
+        stored = dict(counting.getStore("word-counts").all())
+        counting.commit()
+        if not stored == dict(counting.readOutput("word-counts")) == truth:
+            raise RuntimeError(f"{stored} where {truth} are counted")
+
+
+def casesPerSecond(seconds: float) -> tuple[float, float]:
+    """
+    Run cases for some time.
+
+    @return: cases in a second, by the clock and by the processor.
+    """
+    jobs = loadJobs(str(EXAMPLE))
+    splitWords, countWords = jobs["split-words"], jobs["count-words"]
+    chance = random.Random(1)
+    count, begun, cpuBegun = 0, time.perf_counter(), time.process_time()
+    while (elapsed := time.perf_counter() - begun) < seconds:
+        runCase(splitWords, countWords, chance.choices(VOCABULARY, k=WORD_COUNT))
+        count += 1
+    return count / elapsed, count / (time.process_time() - cpuBegun)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.tasks", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    options = parser.parse_args(arguments)
+    print("| round | cases a second | a second of the processor |\n|---|---|---|")
+    for number in range(1, options.rounds + 1):
+        byClock, byCpu = casesPerSecond(options.seconds)
+        print(f"| {number} | {byClock:,.0f} | {byCpu:,.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,44 @@
+"""The benchmark of the test driver runs. What it measures is for people to read."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.tasks.job import Input, Job, loadJobs
+from pylogbroker.tasks.serdes import INTEGER, STRING
+from tests.benchmarks.servers import ROOT
+from tests.benchmarks.tasks import EXAMPLE, runCase
+
+
+class TaskBenchmarkTests(SynchronousTestCase):
+    """Cases of the word count."""
+
+    def test_figures(self) -> None:
+        """Each round prints its figures."""
+        command = [sys.executable, "-m", "tests.benchmarks.tasks", "--seconds", "0.1"]
+        done = subprocess.run(
+            [*command, "--rounds", "2"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        figures = re.findall(r"^\| (\d) \| [\d,]+ \| [\d,]+ \|$", done.stdout, re.MULTILINE)
+        self.assertEqual(figures, ["1", "2"], done.stdout)
+
+    def test_wrongCountsAreFound(self) -> None:
+        """A case compares: a job that counts something else fails it."""
+        jobs = loadJobs(str(EXAMPLE))
+        split, count = jobs["split-words"], jobs["count-words"]
+        runCase(split, count, ["a", "b", "a"])
+
+        class Twice(count.task):  # type: ignore[misc, name-defined]
+            """Counts each word twice."""
+
+            def process(self, envelope: object, collector: object, coordinator: object) -> None:
+                """Twice."""
+                for _ in range(2):
+                    super().process(envelope, collector, coordinator)
+
+        wrong = Job("wrong", Twice, [Input("words", STRING, INTEGER)], stores=count.stores)
+        self.assertRaises(RuntimeError, runCase, split, wrong, ["a", "b", "a"])

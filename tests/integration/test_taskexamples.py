@@ -1,0 +1,146 @@
+"""
+The jobs of C{docs/examples/tasks}: with the test driver, and in containers on a broker in the
+process. Counts equal those of a C{Counter} over the same lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from pylogbroker.tasks.container import TaskContainer
+from pylogbroker.tasks.job import Job, loadJobs
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.testing.tasktestdriver import TaskTestDriver
+from tests.tasks.jobs import lastValues, publish, readAll
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = ROOT / "docs" / "examples" / "tasks"
+LINES = (ROOT / "LICENSE").read_text(encoding="utf-8").splitlines()
+TRUTH = Counter(word for line in LINES for word in line.split())
+ALL_WORDS = {"trending.words": str(len(TRUTH))}
+PARTITIONS = 3
+
+
+def jobs() -> tuple[Job, Job, Job]:
+    """The three jobs, as their files have them."""
+    words = loadJobs(str(EXAMPLES / "wordcount.py"))
+    trends = loadJobs(str(EXAMPLES / "trendingwords.py"))
+    return words["split-words"], words["count-words"], trends["trending-words"]
+
+
+def sumOf(trends: Iterable[list[list[Any]]]) -> dict[str, int]:
+    """How much words have grown in all lists together."""
+    found: Counter[str] = Counter()
+    for each in trends:
+        found.update(dict(each))
+    return dict(found)
+
+
+class DriverTests(SynchronousTestCase):
+    """The jobs without a broker, one behind the other."""
+
+    def test_wordCount(self) -> None:
+        """Lines become words, words become counts; the changelog has the count of each word."""
+        splitWords, countWords, _ = jobs()
+        splitting, counting = TaskTestDriver(splitWords, 1), TaskTestDriver(countWords, PARTITIONS)
+        for line in LINES:
+            splitting.pipeInput("lines", None, line)
+        words = splitting.readOutput("words")
+        self.assertEqual(words, [(word, 1) for line in LINES for word in line.split()])
+        for word, one in words:
+            counting.pipeInput("words", word, one)
+        stores = [counting.getStore("word-counts", number) for number in range(PARTITIONS)]
+        self.assertEqual(dict(entry for store in stores for entry in store.all()), TRUTH)
+        counting.commit()
+        self.assertEqual(dict(counting.readOutput("word-counts")), TRUTH)
+
+    def test_trendingWords(self) -> None:
+        """
+        Each minute has the words that have grown most in it, and those only; a count that comes
+        again has not grown.
+        """
+        job = jobs()[2]
+        with TaskTestDriver(job) as driver:
+            for word, count in (("a", 3), ("b", 5), ("a", 3), ("c", 1), ("b", 6)):
+                driver.pipeInput("word-counts", word, count)
+            driver.advanceWallClockTime(60_000)
+            self.assertEqual(
+                driver.readOutput("trending-words"), [("0", [["b", 6], ["a", 3], ["c", 1]])]
+            )
+            driver.pipeInput("word-counts", "a", 4)
+            driver.pipeInput("word-counts", "b", 6)
+            driver.pipeInput("word-counts", "c", None)
+            driver.advanceWallClockTime(60_000)
+            self.assertEqual(driver.readOutput("trending-words"), [("0", [["a", 1]])])
+            driver.advanceWallClockTime(600_000)
+            self.assertEqual(driver.readOutput("trending-words"), [])
+            self.assertEqual(dict(driver.getStore("growths").all()), {})
+
+    def test_ten(self) -> None:
+        """The list has ten words, in the order of their growth and then of the alphabet."""
+        with TaskTestDriver(jobs()[2]) as driver:
+            for word, count in TRUTH.items():
+                driver.pipeInput("word-counts", word, count)
+            driver.advanceWallClockTime(60_000)
+            [(_, trends)] = driver.readOutput("trending-words")
+        wanted = sorted(TRUTH.items(), key=lambda entry: (-entry[1], entry[0]))[:10]
+        self.assertEqual([tuple(each) for each in trends], wanted)
+
+
+class ContainerTests(TestCase):
+    """The jobs in containers, with RocksDB."""
+
+    timeout = 60
+
+    def setUp(self) -> Deferred[None]:  # type: ignore[override]
+        self.broker = LocalBroker(reactor, {"num.partitions": str(PARTITIONS)})
+        self.addCleanup(self.broker.stop)
+        self.stateDir = self.mktemp()
+        return self.broker.start()
+
+    def container(self, job: Job, **options: Any) -> TaskContainer:
+        """A container of a job."""
+        settings = {
+            "bootstrap.servers": self.broker.bootstrapServers,
+            "state.dir": self.stateDir,
+        }
+        made = TaskContainer(reactor, job, settings, **options)
+        self.addCleanup(made.stop)
+        return made
+
+    def test_threeJobs(self) -> Deferred[None]:
+        """
+        The first two run to the end of their inputs; the third reads the changelog, and what it
+        says has grown is what there is.
+        """
+        return Deferred.fromCoroutine(self._runThreeJobs())
+
+    async def _runThreeJobs(self) -> None:
+        splitWords, countWords, trendingWords = jobs()
+        servers = self.broker.bootstrapServers
+        await publish(reactor, servers, "lines", [(None, line.encode()) for line in LINES])
+        for job in (splitWords, countWords):
+            await self.container(job, isUntilEnd=True).run()
+        self.assertEqual(lastValues(await readAll(reactor, servers, "word-counts")), TRUTH)
+        quick = replace(trendingWords, windowMs=100, config=ALL_WORDS)
+        container = self.container(quick)
+        ended = container.run()
+        grown: dict[str, int] = {}
+        while sum(grown.values()) < TRUTH.total():
+            await deferLater(reactor, 0.05)
+            if container.status() and all(each.phase == "running" for each in container.status()):
+                records = await readAll(reactor, servers, "trending-words")
+                grown = sumOf(json.loads(each.value or b"") for each in records)
+        self.assertEqual(grown, TRUTH)
+        await container.stop()
+        await ended
