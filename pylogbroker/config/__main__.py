@@ -15,10 +15,12 @@ from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.kafka.auditedsettings import KafkaAuditedSettings
 from pylogbroker.config.kafka.clientsettings import (
     KafkaAdminSettings,
+    KafkaClientSettings,
     KafkaConsumerSettings,
     KafkaProducerSettings,
 )
 from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
+from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.config.keys import ConfigKey, Settings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
@@ -93,6 +95,16 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
         KafkaSourceSettings,
     ),
     (
+        "Tasks",
+        (
+            "Of `pylogbroker.tasks.container.TaskContainer`, beside the keys of an"
+            " [admin client](#kafka-admin-client), which all its clients have. Keys of Kafka"
+            " Streams keep name, meaning and default, except `state.dir`, whose default is there"
+            " a folder in `/tmp`. See [tasks](tasks.md)."
+        ),
+        KafkaTaskSettings,
+    ),
+    (
         "Audited producer",
         (
             "Of `pylogbroker.auditor.auditedproducer.AuditedProducer`; these keys may stand in a"
@@ -119,6 +131,7 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
 
 _EXTENDED: dict[type[Settings], type[Settings]] = {
     KafkaSourceSettings: KafkaConsumerSettings,
+    KafkaTaskSettings: KafkaClientSettings,
     KafkaAuditedSettings: AuditedSettings,
 }
 """Roles of which only what they add is shown."""

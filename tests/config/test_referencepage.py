@@ -15,10 +15,12 @@ from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.kafka.auditedsettings import KafkaAuditedSettings
 from pylogbroker.config.kafka.clientsettings import (
     KafkaAdminSettings,
+    KafkaClientSettings,
     KafkaConsumerSettings,
     KafkaProducerSettings,
 )
 from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
+from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
 
@@ -58,6 +60,7 @@ class PageTests(SynchronousTestCase):
                 KafkaConsumerSettings.keys,
                 KafkaAdminSettings.keys,
                 KafkaSourceSettings.keys[len(KafkaConsumerSettings.keys) :],
+                [key for key in KafkaTaskSettings.keys if key not in KafkaClientSettings.keys],
                 AuditedSettings.keys,
                 [KafkaAuditedSettings.auditEnvelope],
                 AuditorSettings.keys,

@@ -6,6 +6,7 @@ process. Counts equal those of a C{Counter} over the same lines.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -95,6 +96,23 @@ class DriverTests(SynchronousTestCase):
             [(_, trends)] = driver.readOutput("trending-words")
         wanted = sorted(TRUTH.items(), key=lambda entry: (-entry[1], entry[0]))[:10]
         self.assertEqual([tuple(each) for each in trends], wanted)
+
+
+class PageTests(SynchronousTestCase):
+    """What C{docs/tasks.md} shows."""
+
+    def test_code(self) -> None:
+        """It has the word count as it is in its file, and a test of it that runs."""
+        page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        example = (EXAMPLES / "wordcount.py").read_text(encoding="utf-8")
+        shown = example.split('"""')[2].lstrip()
+        self.assertEqual(blocks[0], shown)
+        [test] = [each for each in blocks if "TaskTestDriver(" in each]
+        names = {"countWords": jobs()[1], "TaskTestDriver": TaskTestDriver}
+        exec(test, names)
+        with self.assertRaises(AssertionError):
+            exec(test.replace('[("be", 2)]', '[("be", 3)]'), names)
 
 
 class ContainerTests(TestCase):

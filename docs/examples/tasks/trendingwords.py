@@ -6,7 +6,7 @@ Each task ranks the words of its partition, and sends its list with the number o
 the key. The words that have grown most of all are among those of the lists.
 
     pylogbroker task run trendingwords.py --bootstrap-server localhost:9092
-    pylogbroker consume trending-words --from-beginning
+    pylogbroker consume --bootstrap-server localhost:9092 --topic trending-words --from-beginning
 """
 
 from heapq import nsmallest

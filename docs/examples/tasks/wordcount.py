@@ -4,8 +4,7 @@ as two jobs: one splits lines into words, the other counts words. The changelog 
 word-counts, is the output.
 
     pylogbroker task run wordcount.py --bootstrap-server localhost:9092
-    pylogbroker produce lines < README.md
-    pylogbroker consume word-counts --from-beginning
+    pylogbroker produce --bootstrap-server localhost:9092 --topic lines README.md
 """
 
 from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask, SystemStream
