@@ -148,7 +148,8 @@ class MessageCollector(Protocol):
         Send a message, once the call of the task that sends it has ended.
 
         @raise TaskOutputError: the topic is no output of the job.
-        @raise EncodingError: key or message is nothing that the output's serdes encode.
+        @raise EncodingError: key or message is nothing that the output's serdes encode; headers,
+            partition or timestamp cannot be any.
         """
         ...
 

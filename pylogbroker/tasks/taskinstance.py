@@ -23,6 +23,7 @@ from pylogbroker.errors import (
     TaskOutputError,
     describeError,
 )
+from pylogbroker.records.batchbuilder import recordSizeMax
 from pylogbroker.tasks.api import IncomingMessageEnvelope, OutgoingMessageEnvelope
 from pylogbroker.tasks.job import DEAD_LETTER, STOP, Job
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
@@ -30,6 +31,8 @@ from pylogbroker.types import TopicPartition
 
 OUTPUT_OVERHEAD = 100
 """Bytes that a message costs that was not sent yet, beside key and value, about."""
+
+PARTITION_MAX, TIMESTAMP_MAX = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
 
 REASON_HEADER, TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER = (
     "pylogbroker.dead-letter.reason",
@@ -158,16 +161,26 @@ class TaskInstance:
                 f"topic {envelope.topic} is no output of job {self._job.name}; it has: {known}"
             )
         topic, encodeKey, encodeMessage = output
-        key, message = envelope.key, envelope.message
+        key, message, headers = envelope.key, envelope.message, envelope.headers
+        partition, timestamp = envelope.partition, envelope.timestamp
+        # What a producer would refuse is refused here, where it is the fault of one message.
         try:
             key = None if key is None else encodeKey(key)
             message = None if message is None else encodeMessage(message)
-        except EncodingError as error:
+            if headers:
+                headers = tuple(headers)
+                recordSizeMax(key, message, headers)
+            if partition is not None and not _isNumber(partition, PARTITION_MAX):
+                raise EncodingError(f"partition {partition!r} is no number of one")
+            if timestamp is None:
+                timestamp = self._timestamp
+            elif not _isNumber(timestamp, TIMESTAMP_MAX):
+                raise EncodingError(
+                    f"timestamp {timestamp!r} is no number of milliseconds since the epoch"
+                )
+        except (EncodingError, TypeError) as error:
             raise EncodingError(f"a message for topic {topic}: {error}") from error
-        timestamp = self._timestamp if envelope.timestamp is None else envelope.timestamp
-        self._add(
-            OutgoingRecord(topic, message, key, envelope.headers, timestamp, envelope.partition)
-        )
+        self._add(OutgoingRecord(topic, message, key, headers, timestamp, partition))
 
     def _add(self, record: OutgoingRecord) -> None:
         self.outputs.append(record)
@@ -316,3 +329,7 @@ class TaskInstance:
                 )
             )
         self._onLeftOut(failure)
+
+
+def _isNumber(value: object, numberMax: int) -> bool:
+    return isinstance(value, int) and 0 <= value <= numberMax

@@ -32,7 +32,7 @@ class TaskBenchmarkTests(SynchronousTestCase):
         split, count = jobs["split-words"], jobs["count-words"]
         runCase(split, count, ["a", "b", "a"])
 
-        class Twice(count.task):  # type: ignore[misc, name-defined]
+        class Twice(count.task):  # type: ignore[name-defined]
             """Counts each word twice."""
 
             def process(self, envelope: object, collector: object, coordinator: object) -> None:

@@ -267,7 +267,7 @@ class SendTests(InstanceTestCase):
         headers = [("h", b"v")]
         stream = SystemStream("kafka", "out")
         made = self.sent(OutgoingMessageEnvelope(stream, "k", 1, partition=7, headers=headers))
-        self.assertEqual(made, ("out", b"\0\0\0\1", b"k", headers, 1_000, 7))
+        self.assertEqual(made, ("out", b"\0\0\0\1", b"k", tuple(headers), 1_000, 7))
         self.assertEqual(
             self.sent(OutgoingMessageEnvelope("out", None, None)),
             ("out", None, None, (), 1_000, None),
@@ -302,6 +302,20 @@ class SendTests(InstanceTestCase):
             with self.assertRaises(EncodingError) as refused:
                 task.send(OutgoingMessageEnvelope("out", key, message))
             self.assertTrue(str(refused.exception).startswith("a message for topic out: "))
+        self.assertEqual(task.takeOutputs(), [])
+        cases: list[tuple[str, Any]] = [
+            ("headers are pairs of text and bytes", {"headers": [("h", "text")]}),
+            ("headers are pairs of text and bytes", {"headers": [b"h"]}),
+            ("'int' object is not iterable", {"headers": 7}),
+            ("partition -1 is no number of one", {"partition": -1}),
+            ("partition '1' is no number of one", {"partition": "1"}),
+            ("timestamp -1 is no number of milliseconds", {"timestamp": -1}),
+            ("timestamp 1.5 is no number of milliseconds", {"timestamp": 1.5}),
+        ]
+        for text, wrong in cases:
+            with self.assertRaises(EncodingError) as refused:
+                task.send(OutgoingMessageEnvelope("out", "k", 1, **wrong))
+            self.assertIn(f"a message for topic out: {text}", str(refused.exception))
         self.assertEqual(task.takeOutputs(), [])
         with self.assertRaises(TaskOutputError) as caught:
             self.newTask(outputs=[]).send(OutgoingMessageEnvelope("out", "k", 1))

@@ -140,7 +140,7 @@ class DriverTests(SynchronousTestCase):
         self.assertEqual(
             driver.readRecords("out"),
             [
-                ("a", 1, 5_000, [("h", b"v")], None),
+                ("a", 1, 5_000, (("h", b"v"),), None),
                 ("a", 2, 7, (), None),
                 ("a", 3, 6_000, (), None),
             ],
