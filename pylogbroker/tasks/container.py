@@ -405,9 +405,11 @@ class TaskContainer:
             if not waiting.called:
                 waiting.callback(None)
 
-        due = [self._commitAtMs] + ([self._windowAtMs] if self.job.windowMs else [])
+        due = [self._windowAtMs] if self.job.windowMs else []
+        if self.settings.commitIntervalMs:  # with 0 each batch was committed
+            due.append(self._commitAtMs)
         limitMs = END_CHECK_MS if self._isUntilEnd else IDLE_MS
-        ms = min(max(min(due) - self._nowMs(), 1), limitMs)
+        ms = max(min([each - self._nowMs() for each in due] + [limitMs]), 1)
         self._wake = wake
         timer = self._reactor.callLater(ms / 1000, wake)
         self._consumer.attach(wake)

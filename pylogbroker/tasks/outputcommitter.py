@@ -38,6 +38,12 @@ from pylogbroker.tasks.state.keyvaluestore import Entry, KeyValueStore
 from pylogbroker.tasks.taskinstance import TaskInstance
 from pylogbroker.types import TopicPartition
 
+LOST_TRANSACTION_COUNT_MAX = 5
+"""
+Transactions in a row that may lose messages: the tasks begin anew behind each, and might send what
+brokers never take, such as a message that is too large, for ever.
+"""
+
 log = Logger()
 
 Changed = list[tuple[TaskInstance, KeyValueStore[Any, Any], list[Entry]]]
@@ -75,6 +81,7 @@ class OutputCommitter:
         self._transaction: Transaction | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._lossCount = 0  # messages that were not confirmed, as far as that was dealt with
+        self._lostTransactionCount = 0  # in a row
 
     async def send(self, instances: Iterable[TaskInstance]) -> None:
         """
@@ -139,6 +146,7 @@ class OutputCommitter:
                 return
         self._committed.update(positions)
         self.commitCount += 1
+        self._lostTransactionCount = 0
 
     async def _sendChanges(self, changed: Changed) -> list[list[RecordMetadata]]:
         """@return: for each store, where its last change is, once that is confirmed."""
@@ -177,7 +185,9 @@ class OutputCommitter:
             return
         text = f"job {self._job.name}: {count} messages that tasks sent were not confirmed"
         if self._transaction is not None:
-            raise TransactionAbortedError(text)
+            self._lostTransactionCount += 1
+            if self._lostTransactionCount < LOST_TRANSACTION_COUNT_MAX:
+                raise TransactionAbortedError(text)
         raise UnknownOutcomeError(text)
 
     def _losses(self) -> int:

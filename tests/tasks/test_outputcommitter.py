@@ -1,0 +1,105 @@
+"""Tests of L{pylogbroker.tasks.outputcommitter}, in containers on a real broker in the process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from pylogbroker.config.kafka.tasksettings import AT_LEAST_ONCE, EXACTLY_ONCE
+from pylogbroker.errors import UnknownOutcomeError
+from pylogbroker.tasks import outputcommitter
+from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask
+from pylogbroker.tasks.job import SKIP, Input, Job, Output
+from pylogbroker.tasks.serdes import STRING
+from pylogbroker.tasks.taskinstance import TaskInstance
+from pylogbroker.types import TopicPartition
+from tests.tasks.jobs import readAll, splitWords
+from tests.tasks.test_container import ContainerCase
+
+TOO_LARGE = "x" * 2_000_000
+
+
+class Enlarge(StreamTask):
+    """Sends C{large} as more than a producer takes."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        """Send."""
+        word = envelope.getKey()
+        message = TOO_LARGE if word == "large" else word
+        collector.send(OutgoingMessageEnvelope("out", word, message))
+
+
+class LostMessageTests(ContainerCase):
+    """Messages that are never confirmed."""
+
+    def test_tooLarge(self) -> Deferred[None]:
+        """
+        A container whose output no broker takes ends, with each guarantee, and commits nothing
+        behind the message: with transactions not at once, since losing one may have passed.
+        """
+        return Deferred.fromCoroutine(self._sendTooLarge())
+
+    async def _sendTooLarge(self) -> None:
+        await self.createTopic("words", 1)
+        await self.publish("words", "small", "large", "later")
+        for guarantee, begun in (
+            (AT_LEAST_ONCE, 1),
+            (EXACTLY_ONCE, outputcommitter.LOST_TRANSACTION_COUNT_MAX),
+        ):
+            made: list[TaskInstance] = []
+
+            class Noticed(Enlarge):
+                """Is counted."""
+
+                def init(self, config: Any, context: Any, made: Any = made) -> None:
+                    """Count."""
+                    made.append(context)
+
+            job = Job(
+                f"enlarge-{guarantee}",
+                Noticed,
+                [Input("words", STRING)],
+                [Output("out", STRING, STRING)],
+                onError=SKIP,
+            )
+            settings = {"processing_guarantee": guarantee, "commit_interval_ms": "50"}
+            container = self.make(job, isUntilEnd=False, **settings)
+            failure = await self.failureOf(container.run(), UnknownOutcomeError)
+            self.assertIn(f"job {job.name}: 1 messages that tasks sent were not", str(failure))
+            self.assertEqual(len(made), begun)
+            self.assertEqual((await self.positions(job.name, "words"))[0], 0)
+
+
+class IntervalTests(ContainerCase):
+    """How often a container commits."""
+
+    def test_eachBatch(self) -> Deferred[None]:
+        """With C{commit.interval.ms=0} each batch is committed, and an idle container sleeps."""
+        return Deferred.fromCoroutine(self._commitEachBatch())
+
+    async def _commitEachBatch(self) -> None:
+        await self.createTopic("lines", 1)
+        container = self.make(splitWords(), isUntilEnd=False, commit_interval_ms="0")
+        sleeps: list[None] = []
+        sleep = container._sleep
+
+        async def counted() -> None:
+            sleeps.append(None)
+            await sleep()
+
+        self.patch(container, "_sleep", counted)
+        ended = container.run()
+        await self.publishLines()
+        place = TopicPartition("lines", 0)
+        while (await self.positions("split-words", "lines"))[place.partition] < 500:
+            await deferLater(reactor, 0.02)
+        sleeps.clear()
+        await deferLater(reactor, 0.5)
+        self.assertLess(len(sleeps), 50)
+        await container.stop()
+        await ended
+        found = await readAll(reactor, self.broker.bootstrapServers, "words")
+        self.assertEqual(len(found), 500 * 6)
