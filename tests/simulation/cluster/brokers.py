@@ -230,6 +230,10 @@ class SimulatedBroker:
         survives = self._random if self._random.random() < 0.5 else None
         self.fileSystem.cutPower(survives)
 
+    def wipe(self) -> None:
+        """The disk is replaced by an empty one."""
+        self.fileSystem = PowerCutFileSystem()
+
     def _end(self, isTold: bool) -> None:
         self.isServing = False
         self.service = None

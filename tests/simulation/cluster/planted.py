@@ -135,47 +135,47 @@ PLANTS = {
     "an offset named before it is flushed": Plant(
         "Redpanda, Why fsync is needed",
         _DROPPED,
-        10,
+        11,
         [(ReplicaManager, "__init__", countsUnflushed)],
     ),
     "acknowledged before the follower's fetch": Plant(
         "redpanda #6018",
         _LOST,
-        7,
+        3,
         [(Partition, "whenKept", answersWhenFlushed)],
     ),
     "truncation by watermark": Plant(
         "KIP-101, KAFKA-1211",
         _DROPPED,
-        17,
+        79,
         [(FollowerReplica, "leaderChanged", machines.truncateToWatermark)],
     ),
     "fetches without the epoch of the log": Plant(
         "KIP-320, KAFKA-6880",
         "differ",
-        13,
+        0,
         [(ReplicaFetcher, "_body", withoutEpochOfLog)],
     ),
     "followers that know no producers": Plant(
         "redpanda #3039",
         "is twice in the log",
-        16,
+        3,
         [(BatchLog, "appendAsFollower", keepsNoProducers)],
     ),
     "a coordinator that answers before its replicas": Plant(
         "redpanda #6018",
         "in generation",
-        41,
+        11,
         [(Appender, "_tryAppend", answersBeforeReplicas)],
     ),
     "end markers that are given up": Plant(
         "KAFKA-9749",
-        "is stable to",
-        260,
+        "not whole",
+        645,
         [(MarkerWriter, "_left", givesUpMarkers)],
     ),
     "a coordinator that loads one segment": Plant(
-        "KAFKA-5600", "in generation", 42, [(Loader, "nextRecords", loadsOneSegment)]
+        "KAFKA-5600", "in generation", 10, [(Loader, "nextRecords", loadsOneSegment)]
     ),
     "open transactions that are read": Plant(
         "redpanda #3036",
@@ -186,19 +186,19 @@ PLANTS = {
     "an epoch that its leader does not remember": Plant(
         "KAFKA-7415",
         "not recovered",
-        1,
+        0,
         [(_Log, "assignEpoch", stampsOnly)],
     ),
     "unclean election where it is forbidden": Plant(
         "KAFKA-1028",
         _DROPPED,
-        40,
+        64,
         [(controller, "isUncleanElectionAllowed", lambda image, topic: True)],
     ),
     "a controller that does not fence": Plant(
         "KAFKA-13407",
         "not led by others",
-        1,
+        0,
         [(controllerservice, "fenceAbsent", fencesNone)],
     ),
     "a snapshot lost": Plant(
@@ -210,7 +210,7 @@ PLANTS = {
     "a registration that does not fence": Plant(
         "KIP-380, KAFKA-1120",
         "lead in epoch",
-        4,
+        0,
         [(clusterregistration, "registerBroker", registersUnfenced)],
     ),
 }

@@ -11,6 +11,7 @@ recover within L{CALM_SECONDS_MAX}.
 What must hold, beside what L{tests.simulation.cluster.ledger} says of logs and clients:
 
  - one process leads a partition in an epoch;
+ - at each change of the metadata, each replica in sync has what its leader says is committed;
  - a committed position of a group does not go back, nor does the end of a partition;
  - no two members own a partition in one generation;
  - no broker says that something is a bug, and none drops committed records;
@@ -22,7 +23,7 @@ What must hold, beside what L{tests.simulation.cluster.ledger} says of logs and 
 from __future__ import annotations
 
 import gc
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EIO
@@ -36,6 +37,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
+from pylogbroker.broker.kafka.replicas.replicamanager import HostedReplica
 from pylogbroker.broker.metadata import snapshots
 from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.topics import (
@@ -81,6 +83,9 @@ START_SECONDS_MAX = 20.0
 TRACE_COUNT_MAX = 6_000
 CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
 AWAY_SECONDS = (0.05, 0.5, 2.0, 4.0)
+ZOOKEEPER_DELAYS = (0.05, 0.3, 1.0)
+"""Seconds, of a request and of an answer."""
+
 CLIENT_HOST = "192.0.2.10{}"
 RACK = "rack{}"
 THROTTLED_RATES = ("100", "1000", None)
@@ -118,8 +123,8 @@ class ClusterWorld:
     @ivar trace: what happened, if asked for.
     @ivar brokers: by id.
     @ivar isCalm: no more faults.
-    @ivar isGivenUp: a disk has failed that was the only one with all that is in a partition. It
-        has no leader until an operator accepts a loss.
+    @ivar isGivenUp: a disk has failed, or was replaced, that was the only one with all that is in
+        a partition. It has no leader until an operator accepts a loss.
     @ivar isFlushed: whether acknowledgements are durable; otherwise no power is cut.
     """
 
@@ -142,7 +147,7 @@ class ClusterWorld:
             "default.replication.factor": "3",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.num.partitions": "1",
-            "replica.lag.time.max.ms": random.choice(("1500", "3000")),
+            "replica.lag.time.max.ms": random.choice(("600", "1500", "3000")),
             "replica.fetch.wait.max.ms": "400",
             "replica.fetch.backoff.ms": random.choice(("50", "300")),
             "controlled.shutdown.retry.backoff.ms": "500",
@@ -248,8 +253,44 @@ class ClusterWorld:
                         self.fail(str(error))
             lead(topic, index)
 
+        service.kafka.metadata.listen(self._compareInSync)
         replicas.isThrottled = throttled  # type: ignore[method-assign,assignment] # watches, too
         topics.lead = leads  # type: ignore[method-assign] # watches what it does
+
+    def _compareInSync(self) -> None:
+        """Each replica in sync has what its leader says is committed."""
+        image = self.image
+        assert image is not None
+        found: dict[tuple[bytes, int], list[tuple[int, HostedReplica]]] = defaultdict(list)
+        for each in self._registered(image):
+            assert each.service is not None
+            for replica in each.service.kafka.replicas._replicas.values():
+                if replica.machine is not None and replica.log.failure is None:
+                    found[replica.key].append((each.brokerId, replica))
+        for replicas in found.values():
+            for leaderId, replica in replicas:
+                leader = replica.machine.leader if replica.machine is not None else None
+                topic = image.topicsById.get(replica.topic.topicId)
+                if leader is None or topic is None:
+                    continue
+                part = topic.partitions[replica.index]
+                if (part.leader, part.leaderEpoch) != (leaderId, leader.leaderEpoch):
+                    continue
+                for brokerId, other in replicas:
+                    end = other.log.logEndOffset
+                    if brokerId in part.inSync and end < leader.highWatermark:
+                        self.fail(
+                            f"broker {brokerId} is in sync in {topic.name}-{replica.index} with "
+                            f"records to {end} of {leader.highWatermark}: {part}"
+                        )
+
+    def _registered(self, image: MetadataImage) -> Iterator[SimulatedBroker]:
+        """The brokers whose processes the metadata know."""
+        for each in self.brokers.values():
+            known = image.brokers.get(each.brokerId)
+            if each.service is not None and known is not None and not known.isFenced:
+                if each.service.kafka.replicas._epoch == known.epoch:
+                    yield each
 
     def _logged(self, event: LogEvent) -> None:
         """What the package says."""
@@ -611,6 +652,17 @@ class ClusterWorld:
             self._severBroker(broker)
         return "for all"
 
+    def _zookeeperSlow(self) -> str | None:
+        """ZooKeeper is slow for a while: for one broker, or for all."""
+        brokers = list(self.brokers.values())
+        if self.random.random() < 0.7:
+            brokers = [self.random.choice(brokers)]
+        delay, seconds = self.random.choice(ZOOKEEPER_DELAYS), 2 * self._away()
+        for broker in brokers:
+            self.zookeeper.delays[broker.host] = delay
+            self.scheduler.after(seconds, self.zookeeper.delays.pop, broker.host, None)
+        return f"by {delay} s for {brokers}, {seconds:.3f} s"
+
     def _cut(self) -> str | None:
         hosts = [broker.host for broker in self.brokers.values()]
         hosts.append(CLIENT_HOST.format(self.random.randrange(5)))
@@ -645,6 +697,16 @@ class ClusterWorld:
         if broker.startCount == startCount and broker.isUp and broker.isWanted:
             broker.kill()
             self._startIn(broker)
+
+    def _wiped(self) -> str | None:
+        """A broker comes back with an empty disk."""
+        broker = self._someBroker()
+        if broker is None:
+            return None
+        broker.kill()
+        broker.wipe()
+        self._startIn(broker)
+        return f"{broker}"
 
     def _producerDies(self) -> str | None:
         return self._replace(self.producers, self._addProducer)
@@ -755,6 +817,7 @@ class ClusterWorld:
         for pair in list(self.network.cuts):
             self.network.mend(*pair)
         self.zookeeper.unreachable.clear()
+        self.zookeeper.delays.clear()
         if self.counts["throttle"]:
             self._endThrottle()
         for producer in self.producers:
@@ -810,7 +873,8 @@ class ClusterWorld:
         assert image is not None
         for name, topic in sorted(image.topics.items()):
             for index, part in enumerate(topic.partitions):
-                if self.counts["disk"] and part.leader == part.lastKnownLeader == -1:
+                isLost = self.counts["disk"] or self.counts["wiped"]
+                if isLost and part.leader == part.lastKnownLeader == -1:
                     if not part.inSync and not part.eligibleLeaders:
                         self.isGivenUp = True
                         return ""
@@ -938,9 +1002,11 @@ FAULTS = {
     "controller": 1.5,
     "severed": 2.0,
     "zookeeperAway": 0.5,
+    "zookeeperSlow": 2.5,
     "cut": 3.0,
     "connection": 2.0,
     "disk": 1.0,
+    "wiped": 1.0,
     "producerDies": 0.7,
     "memberDies": 1.5,
     "copierDies": 2.0,

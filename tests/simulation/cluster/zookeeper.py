@@ -7,6 +7,7 @@ does not notice at once; its session ends at the server when it stays away.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -36,12 +37,14 @@ class SimulatedZookeeper(FakeZookeeper):
     The server.
 
     @ivar unreachable: hosts that are cut off from it.
+    @ivar delays: by host, the seconds that a request to it takes longer, and an answer, too.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(_ServerClock(scheduler), LATENCY_MS)
         self.scheduler = scheduler
         self.unreachable: set[str] = set()
+        self.delays: dict[str, float] = {}
 
     def clientOf(self, process: Process, sessionMs: int) -> SimulatedZookeeperClient:
         """A process's client, not connected yet."""
@@ -85,6 +88,8 @@ class SimulatedZookeeperClient(FakeZookeeperClient):
         super().__init__(server, sessionMs, "")
         self.process = process
         self.isSevered = False
+        self._connectionCount = 0
+        self._reachesAt = self._arrivesAt = 0.0  # what was sent last, each way
         self._realServer = server
         self._server: Any = _ServerOfClient(server, self)
 
@@ -104,29 +109,47 @@ class SimulatedZookeeperClient(FakeZookeeperClient):
             self.process.callLater(RETRY_SECONDS, self.reconnect)
             return
         self.isSevered = False
+        self._connectionCount += 1
+        self._reachesAt = self._arrivesAt = 0.0
         FakeZookeeper.reconnect(server, self)
+
+    @property
+    def _latency(self) -> float:
+        server = self._realServer
+        return server.latency + server.delays.get(self.process.host, 0.0)
+
+    def _deliver(self, event: Callable[[], None]) -> None:
+        """Something arrives from the server, behind all that it has sent before."""
+        generation, scheduler = self._generation, self._realServer.scheduler
+
+        def arrive() -> None:
+            if generation == self._generation and not self.isSevered:
+                event()
+
+        self._arrivesAt = max(self._arrivesAt, scheduler.now + self._latency)
+        scheduler.after(self._arrivesAt - scheduler.now, arrive, process=self.process)
 
     def _begin(self, answer: Deferred[Any]) -> None:
         what, work = self._requests[answer]
-        generation, session = self._generation, self.session_id
+        connection, session = self._connectionCount, self.session_id
         server, process = self._realServer, self.process
 
         def reach() -> None:
-            if session not in server._sessions:
-                return  # the connection ends, which the client sees
+            if session not in server._sessions or connection != self._connectionCount:
+                return  # the connection ends, which the client sees; or it has another one
             try:
                 result = work()
             except MultiFailedException as error:
                 result = Failure(error)
             except ZookeeperError as error:
                 result = Failure(type(error)(f"{what}: {error}"))
-            process.callLater(server.latency, finish, result)
+            self._deliver(lambda: finish(result))
 
         def finish(result: Any) -> None:
-            if generation == self._generation and not self.isSevered:
-                self._requests.pop(answer, None)
-                if not answer.called:
-                    answer.callback(result)
+            self._requests.pop(answer, None)
+            if not answer.called:
+                answer.callback(result)
 
         if not answer.called and not self.isSevered and not (process.isDead or process.mustHalt()):
-            server.scheduler.after(server.latency, reach)
+            self._reachesAt = max(self._reachesAt, server.scheduler.now + self._latency)
+            server.scheduler.after(self._reachesAt - server.scheduler.now, reach)
