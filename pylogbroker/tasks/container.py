@@ -182,9 +182,11 @@ class TaskContainer:
         self._newEngine = _engineMaker(job, settings)
         self._lock = DeferredLock()
         self._tasks: dict[int, _Task] = {}
+        self._closedHandledCount = self._closedFailedCount = 0  # of tasks that it had before
         self._isStopping = False
         self._failure: BaseException | None = None
         self._running: Deferred[None] | None = None
+        self._preparing: Deferred[None] | None = None
         self._trigger: Any = None
         self._wake: Callable[[], None] = lambda: None
         self._ends: dict[TopicPartition, int] = {}
@@ -246,6 +248,8 @@ class TaskContainer:
         """
         self._isStopping = True
         self._wake()
+        if self._preparing is not None:
+            self._preparing.cancel()  # it may wait for brokers that are away
         running = self._running
         if running is not None and not running.called:
             done: Deferred[None] = Deferred()
@@ -260,7 +264,8 @@ class TaskContainer:
     async def _run(self) -> None:
         self._worker.start()
         try:
-            await self._prepare()
+            self._preparing = Deferred.fromCoroutine(self._prepare())
+            await self._preparing
             if not self._isStopping:
                 topics = [each.topic for each in self.job.inputs]
                 self._consumer.subscribe(topics, _Listener(self))
@@ -602,6 +607,9 @@ class TaskContainer:
         for task in tasks:
             wasRunning = task.phase is TaskPhase.RUNNING
             task.phase = TaskPhase.CLOSED
+            if task.instance is not None:
+                self._closedHandledCount += task.instance.handledCount
+                self._closedFailedCount += task.instance.failedCount
             self._tasks.pop(task.number, None)
             self._committer.forget(task.partitions)
             if task.starting is not None:
@@ -676,6 +684,25 @@ class TaskContainer:
                 )
             )
         return made
+
+    @property
+    def handledCount(self) -> int:
+        """Messages that all tasks have handled that it has, or had."""
+        return self._closedHandledCount + sum(
+            each.instance.handledCount for each in self._tasks.values() if each.instance is not None
+        )
+
+    @property
+    def failedCount(self) -> int:
+        """Those of them that were left out, or are dead letters."""
+        return self._closedFailedCount + sum(
+            each.instance.failedCount for each in self._tasks.values() if each.instance is not None
+        )
+
+    @property
+    def restoredCount(self) -> int:
+        """Changes that were read from changelogs."""
+        return 0 if self._restorer is None else self._restorer.restoredCount
 
     def restoring(self) -> list[str]:
         """How far stores are restored that are not ready yet, for people."""
