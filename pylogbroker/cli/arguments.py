@@ -268,6 +268,34 @@ ANY_BATCHING = (
     ),
 )
 JSON = flag("--json", "print one JSON document instead of a table")
+TO_POSITION = (
+    flag(
+        "--to-earliest",
+        "to the oldest messages",
+        dest="to",
+        action="store_const",
+        const=EARLIEST,
+    ),
+    flag(
+        "--to-latest",
+        "to the ends of the logs",
+        dest="to",
+        action="store_const",
+        const=LATEST,
+    ),
+    option(
+        "--to-datetime TIME",
+        "to a time: milliseconds since 1970, or a date like 2026-01-31T12:00",
+        time,
+        dest="to",
+    ),
+    option(
+        "--to-offset N",
+        "to an offset at which a message begins, or the log ends",
+        intRange(0),
+    ),
+)
+"""Where a group is to continue; see L{either}."""
 
 
 def maxMessageSize(what: str, whose: str) -> Argument:

@@ -137,6 +137,15 @@ _TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
+        "task",
+        {
+            "task run": "Run the tasks of jobs, in containers that share them.",
+            "task plan": "Print what jobs read, keep and write.",
+            "task describe": "Print how far a job is, its members, and its state.",
+            "task reset": "Begin a job anew, without state; a dry run without --execute.",
+        },
+    ),
+    (
         "user",
         {
             "user list": "Print the users that have a password for SCRAM.",
@@ -218,6 +227,7 @@ _NOUNS = {
     "partition": "Partitions of today's Kafka: leaders and replicas.",
     "offset": "Offsets of a partition.",
     "group": "Consumer groups: members, lag, and changes of committed offsets.",
+    "task": "Jobs, whose tasks read topics, keep state and write topics.",
     "user": "Users and their passwords, for SASL SCRAM.",
     "metadata": "Metadata of topics of today's Kafka.",
     "perf": "How fast messages can be published and read with Kafka 0.7's protocol.",

@@ -108,7 +108,41 @@ def formatBytes(size: float) -> str:
     return f"{size / 1000:.1f} GB"
 
 
-class Progress:
+class StatusLine:
+    """
+    A line on a terminal that is replaced by the next one. Elsewhere it prints nothing.
+
+    @ivar isTerminal: whether lines are shown.
+    """
+
+    def __init__(self, errors: TextIO) -> None:
+        """
+        @param errors: standard error.
+        """
+        self._errors = errors
+        self.isTerminal = errors.isatty()
+        self._isShown = False
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        self._write("\r" + text[:_WIDTH_MAX].ljust(_WIDTH_MAX))
+        self._isShown = True
+
+    def clear(self) -> None:
+        """Remove the line from the terminal."""
+        if self._isShown:
+            self._write("\r" + " " * _WIDTH_MAX + "\r")
+            self._isShown = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._errors.write(text)
+            self._errors.flush()
+        except (OSError, ValueError):
+            self.isTerminal = False
+
+
+class Progress(StatusLine):
     """
     A line on a terminal with messages, bytes, rate and percentage. Elsewhere it prints nothing.
     """
@@ -121,12 +155,10 @@ class Progress:
         @param clock: seconds.
         @param sizeTotal: bytes of the whole; L{None} when unknown.
         """
-        self._errors = errors
+        super().__init__(errors)
         self._clock = clock
         self._sizeTotal = sizeTotal
-        self._isTerminal = errors.isatty()
         self._start = self._last = clock()
-        self._isShown = False
 
     def update(self, count: int, size: int, stage: str = "") -> None:
         """
@@ -137,25 +169,11 @@ class Progress:
         @param stage: the current step of several.
         """
         now = self._clock()
-        if not self._isTerminal or now - self._last < INTERVAL_SECONDS:
+        if not self.isTerminal or now - self._last < INTERVAL_SECONDS:
             return
         self._last = now
         part = f", {100 * size / self._sizeTotal:.0f} %" if self._sizeTotal else ""
         rate = count / (now - self._start)
         messages = formatCount(count, "message")
         text = f"{stage + ': ' if stage else ''}{messages}, {formatBytes(size)}{part}"
-        self._show("\r" + f"{text}, {rate:,.0f} messages/s"[:_WIDTH_MAX].ljust(_WIDTH_MAX))
-        self._isShown = True
-
-    def clear(self) -> None:
-        """Remove the line from the terminal."""
-        if self._isShown:
-            self._show("\r" + " " * _WIDTH_MAX + "\r")
-            self._isShown = False
-
-    def _show(self, text: str) -> None:
-        try:
-            self._errors.write(text)
-            self._errors.flush()
-        except (OSError, ValueError):
-            self._isTerminal = False
+        self.show(f"{text}, {rate:,.0f} messages/s")

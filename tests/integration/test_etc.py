@@ -30,6 +30,7 @@ from pylogbroker.config.auditsettings import (
     AuditorSettings,
 )
 from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.config.keys import ConfigKey
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.properties import readProperties
@@ -117,6 +118,15 @@ class PropertyTests(SynchronousTestCase):
                 self.check("registry.properties", RegistrySettings.keys), self.fail
             ).topic,
             "_schemas",
+        )
+
+    def test_task(self) -> None:
+        """C{task.properties} is valid as it is."""
+        self.assertEqual(
+            KafkaTaskSettings.fromProperties(
+                self.check("task.properties", KafkaTaskSettings.keys), self.fail
+            ).bootstrapServers,
+            ("localhost:9092",),
         )
 
     def test_allowList(self) -> None:
@@ -332,6 +342,11 @@ class ReadyTests(SynchronousTestCase):
     def test_console(self) -> None:
         """The console, while ZooKeeper is not there."""
         self.check("pylogbroker-console", "--zookeeper", "127.0.0.1:1", "--listen", "0")
+
+    def test_task(self) -> None:
+        """A container of the sample job, with the sample file but for the brokers."""
+        words = ("--set", "bootstrap.servers=127.0.0.1:1", "--listen", "0", str(ETC / "job.py"))
+        self.check("pylogbroker-task", "--config", str(ETC / "task.properties"), *words)
 
     def test_auditor(self) -> None:
         """The auditor, with the sample file but for the cluster, which is not there."""

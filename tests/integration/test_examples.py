@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from typing import Any
@@ -83,9 +84,18 @@ class ExampleTests(CommandCase):
         for name, data in (("dpkg.log", LINES), ("syslog", LINES), ("orders.tsv", b"key\tvalue\n")):
             with open(os.path.join(self.folder, name), "wb") as file:
                 file.write(data)
+        shutil.copy(ROOT / "etc" / "job.py", self.folder)
+        await self.words(self.cluster.brokers[0].port)
         stopped = LocalBroker(reactor, directory=os.path.abspath(f"{self.folder}/stopped"))
         await stopped.start()
         await stopped.stop()
+
+    async def words(self, port: int) -> None:
+        """What the sample job reads."""
+        producer = KafkaProducer(reactor, {"bootstrap.servers": f"127.0.0.1:{port}"})
+        for word in (b"a", b"b", b"a"):
+            await producer.send("words", word)
+        await producer.close()
 
     async def mirrorTarget(self) -> LocalBroker:
         """A broker of today's Kafka, to which a mirror has copied topics of 2011 and of today."""

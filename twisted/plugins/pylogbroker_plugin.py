@@ -58,3 +58,9 @@ pylogbrokerRegistry = ServiceMaker(
     "Keeps schemas in a topic, for registry clients.",
     "pylogbroker-registry",
 )
+pylogbrokerTask = ServiceMaker(
+    "pylogbroker-task",
+    "pylogbroker.programs.tasks.tasktap",
+    "Runs the tasks of a job.",
+    "pylogbroker-task",
+)

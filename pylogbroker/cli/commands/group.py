@@ -24,6 +24,7 @@ from pylogbroker.cli.arguments import (
     IN_EITHER,
     JSON,
     LONG_MAX,
+    TO_POSITION,
     Argument,
     Command,
     anyPartition,
@@ -35,7 +36,6 @@ from pylogbroker.cli.arguments import (
     option,
     rejectOptions,
     repeated,
-    time,
     topic,
 )
 from pylogbroker.cli.kafka import groupoffsets, groups
@@ -61,8 +61,6 @@ from pylogbroker.errors import (
 from pylogbroker.mirror.offsetsyncs import readTables, translate
 from pylogbroker.net.deferreds import gatherAll
 from pylogbroker.types import (
-    EARLIEST,
-    LATEST,
     BrokerPartition,
     PartitionId,
     escapeUnprintable,
@@ -700,31 +698,7 @@ kafka-consumer-groups.sh --export writes for one group.
         (
             option("group GROUP", "the group", group),
             either(
-                flag(
-                    "--to-earliest",
-                    "to the oldest messages",
-                    dest="to",
-                    action="store_const",
-                    const=EARLIEST,
-                ),
-                flag(
-                    "--to-latest",
-                    "to the ends of the logs",
-                    dest="to",
-                    action="store_const",
-                    const=LATEST,
-                ),
-                option(
-                    "--to-datetime TIME",
-                    "to a time: milliseconds since 1970, or a date like 2026-01-31T12:00",
-                    time,
-                    dest="to",
-                ),
-                option(
-                    "--to-offset N",
-                    "to an offset at which a message begins, or the log ends",
-                    intRange(0),
-                ),
+                *TO_POSITION,
                 option(
                     "--shift-by N",
                     "with --bootstrap-server: N records further, or back if N is negative; at "

@@ -108,7 +108,7 @@ def importOffsets(options: Namespace, streams: Streams) -> int:
             bounds = _bounds(cluster, _existing(cluster, places))
             for offsets in wanted.values():
                 _requireWithin(offsets, *bounds)
-        _change(cluster, wanted, options, streams)
+        changeOffsets(cluster, wanted, options, streams)
     return 0
 
 
@@ -162,8 +162,8 @@ def resetOffsets(options: Namespace, streams: Streams) -> int:
     """Show or write new offsets of a group."""
     with openCluster(options, streams) as cluster:
         old = committedOffsets(cluster, options.group)
-        new = _targets(cluster, _chosen(cluster, options, old), old, options)
-        _change(cluster, {options.group: new}, options, streams)
+        new = newOffsets(cluster, _chosen(cluster, options, old), old, options)
+        changeOffsets(cluster, {options.group: new}, options, streams)
     return 0
 
 
@@ -183,9 +183,16 @@ def _chosen(cluster: KafkaCluster, options: Namespace, old: Offsets) -> list[Top
     return [where for where in places if not wanted or where.partition in wanted]
 
 
-def _targets(
+def newOffsets(
     cluster: KafkaCluster, places: list[TopicPartition], old: Offsets, options: Namespace
 ) -> Offsets:
+    """
+    Where a group is to continue.
+
+    @param old: where it is; for C{--shift-by}.
+    @param options: C{shiftBy}, C{toOffset}, or else the time C{to}; and C{force}.
+    @raise CommandError: a partition has no such offset.
+    """
     if options.shiftBy is not None:
         missing = [str(where) for where in places if where not in old]
         if missing:
@@ -253,7 +260,7 @@ def translateOffsets(options: Namespace, streams: Streams) -> int:
         for problem in problems:
             streams.warn(problem)
         name = options.toGroup or options.group
-        _change(cluster, {name: wanted}, options, streams)
+        changeOffsets(cluster, {name: wanted}, options, streams)
     return 0
 
 
@@ -359,10 +366,14 @@ def _within(
 # -- changes
 
 
-def _change(
+def changeOffsets(
     cluster: KafkaCluster, wanted: GroupOffsets, options: Namespace, streams: Streams
 ) -> None:
-    """Show new offsets, and with C{--execute} commit them."""
+    """
+    Show new offsets, and with C{--execute} commit them.
+
+    @raise CommandError: the coordinator refuses.
+    """
     changes = [
         (name, where, before.get(where), offset)
         for name, offsets in sorted(wanted.items())

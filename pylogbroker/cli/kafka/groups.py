@@ -6,7 +6,7 @@ are changed by L{pylogbroker.cli.kafka.groupoffsets}.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from textwrap import indent
 from typing import Any, NamedTuple
 
@@ -105,7 +105,11 @@ def listGroups(options: Namespace, streams: Streams) -> int:
 # -- describe
 
 
-def _describe(cluster: KafkaCluster, name: str, kind: str) -> CoordinatedGroup:
+def describeGroup(cluster: KafkaCluster, name: str, kind: str) -> CoordinatedGroup:
+    """
+    @param kind: C{classic} or C{consumer}, as the group is listed.
+    @raise ResponseError: its coordinator does not tell.
+    """
     if kind.lower() == _CONSUMER:
         body = messages.ConsumerGroupDescribeRequest(groupIds=[name])
         found = cluster.askCoordinator(
@@ -191,13 +195,22 @@ class PartitionLag(NamedTuple):
     member: str | None
 
 
-def _lags(
-    cluster: KafkaCluster, group: CoordinatedGroup, problems: list[str]
+def groupLags(
+    cluster: KafkaCluster,
+    group: CoordinatedGroup,
+    problems: list[str],
+    more: Iterable[TopicPartition] = (),
 ) -> list[PartitionLag]:
+    """
+    How far a group has read.
+
+    @param problems: what could not be asked is added.
+    @param more: partitions that are shown, too, if the group has no position there.
+    """
     offsets = committedOffsets(cluster, group.name)
     owners = {where: each.memberId for each in group.members for where in each.partitions}
     existing = {topic.name for topic in cluster.metadata(None).topics}
-    places = sorted({*offsets, *owners})
+    places = sorted({*offsets, *owners, *more})
     ends = cluster.offsets([where for where in places if where.topic in existing], LATEST)
     rows = []
     for where in places:
@@ -217,8 +230,8 @@ def describeGroups(options: Namespace, streams: Streams) -> int:
     problems: list[str] = []
     with openCluster(options, streams) as cluster:
         for name, listed in wantedGroups(cluster, options.groups).items():
-            group = _describe(cluster, name, getattr(listed, "groupType", ""))
-            lags = _lags(cluster, group, problems)
+            group = describeGroup(cluster, name, getattr(listed, "groupType", ""))
+            lags = groupLags(cluster, group, problems)
             documents.append(
                 {
                     "group": name,
@@ -232,7 +245,7 @@ def describeGroups(options: Namespace, streams: Streams) -> int:
                     "partitions": [each._asdict() for each in lags],
                 }
             )
-            texts.append(_asTable(group, lags))
+            texts.append(groupTable(group, lags))
     if options.json:
         show(streams, asJson({"groups": documents, "problems": problems}))
         return 0
@@ -244,7 +257,8 @@ def describeGroups(options: Namespace, streams: Streams) -> int:
     return 0
 
 
-def _asTable(group: CoordinatedGroup, lags: list[PartitionLag]) -> str:
+def groupTable(group: CoordinatedGroup, lags: list[PartitionLag]) -> str:
+    """State, members and lag, as text."""
     head = f"group {escapeUnprintable(group.name)}  {group.state}  {group.kind}  {group.protocol}"
     members = [
         f"member {escapeUnprintable(each.memberId)}  {escapeUnprintable(each.host)}"

@@ -272,18 +272,29 @@ def deleteTopics(options: Namespace, streams: Streams) -> int:
 
     @return: 1 when one could not be deleted.
     """
-    cls = messages.DeleteTopicsRequest
-    names = list(dict.fromkeys(options.topics))
     with openCluster(options, streams) as cluster:
-        controller = cluster.controller()
-        body = cls(timeoutMs=options.timeoutMs)
-        if controller.supports(ApiKey.DELETE_TOPICS, 6):
-            body.topics = [cls.DeleteTopicState(name=name) for name in names]
-        else:
-            body.topicNames = names
-        found = cluster.change(ApiKey.DELETE_TOPICS, body).responses
+        failures = deleteAll(cluster, dict.fromkeys(options.topics), options.timeoutMs, streams)
+    return 1 if failures else 0
+
+
+def deleteAll(
+    cluster: KafkaCluster, topics: Iterable[str], timeoutMs: int, streams: Streams
+) -> int:
+    """
+    Delete topics, with a line about each.
+
+    @return: how many could not be deleted.
+    """
+    cls = messages.DeleteTopicsRequest
+    names = list(topics)
+    controller = cluster.controller()
+    body = cls(timeoutMs=timeoutMs)
+    if controller.supports(ApiKey.DELETE_TOPICS, 6):
+        body.topics = [cls.DeleteTopicState(name=name) for name in names]
+    else:
+        body.topicNames = names
     failures = 0
-    for each in found:
+    for each in cluster.change(ApiKey.DELETE_TOPICS, body).responses:
         try:
             checkCode(each.errorCode, f"topic {each.name}", each.errorMessage)
         except ResponseError as error:
@@ -291,7 +302,7 @@ def deleteTopics(options: Namespace, streams: Streams) -> int:
             streams.warn(str(error))
         else:
             streams.say(f"deleted topic {each.name}")
-    return 1 if failures else 0
+    return failures
 
 
 def alterTopics(options: Namespace, streams: Streams) -> int:

@@ -1,0 +1,155 @@
+"""
+C{task}: jobs, whose tasks read topics, keep state and write topics (L{pylogbroker.tasks}):
+containers that run them; what jobs read and write; where they are; a new beginning.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pylogbroker.cli.arguments import (
+    AT_BOOTSTRAP,
+    AT_BROKERS,
+    BOOTSTRAP,
+    JSON,
+    TO_POSITION,
+    Command,
+    changesOption,
+    either,
+    flag,
+    intRange,
+    option,
+)
+from pylogbroker.cli.commands.task import plan, runner, state
+
+CONTAINER_COUNT_MAX = 100
+
+_FILE = option("file FILE", "a Python file whose global names include Jobs")
+_JOB = option("--job NAME", "this job of the file; by default, all")
+_AS = option(
+    "--as NAME",
+    "the job under this name, with a group, stores and outputs of its own: .NAME stands behind "
+    "the names of the topics that it writes",
+    dest="newName",
+)
+_STATE_DIR = option(
+    "--state-dir DIR", "the folder of stores; overrides state.dir of the property file"
+)
+
+COMMANDS = (
+    Command(
+        "task run",
+        runner.run,
+        (
+            _FILE,
+            _JOB,
+            _AS,
+            option(
+                "--bootstrap-server HOST:PORT",
+                "brokers to begin with; overrides bootstrap.servers of the property file",
+            ),
+            option("--config FILE", "a property file for containers", dest="propertyFile"),
+            changesOption("a property, which overrides the file"),
+            _STATE_DIR,
+            option(
+                "--containers N",
+                "run N containers of each job, each in a process, and start again what dies "
+                "(%(default)s: one in this process)",
+                intRange(1, CONTAINER_COUNT_MAX),
+                1,
+            ),
+            flag(
+                "--until-end",
+                "end when all messages are handled that the inputs have at the start",
+                dest="follow",
+                action="store_false",
+            ),
+            option(
+                "--container-id ID",
+                "with exactly_once_v2: what names the container, so that it can take its own "
+                "place; different for each; by default, drawn by lot",
+                default="",
+            ),
+            option("--report-to FD", argparse.SUPPRESS, int),
+        ),
+        """\
+examples:
+  pylogbroker task run job.py --bootstrap-server log1:9092
+  pylogbroker task run job.py --bootstrap-server log1:9092 --until-end
+  pylogbroker task run job.py --bootstrap-server log1:9092 --containers 2
+  pylogbroker task run job.py --as new-count --bootstrap-server log1:9092 --until-end
+
+A job has a task for each number of a partition; containers, here and on other machines, share the
+tasks. Ctrl-C and SIGTERM commit, and end all. A message that its task cannot handle ends all with
+exit code 1, unless the job's onError says otherwise. --containers starts a process again that dies,
+later each time; one that dies more than five times a minute ends all. Keys of property files are in
+docs/settings.md.
+""",
+        runner.prepareRun,
+    ),
+    Command(
+        "task plan",
+        plan.plan,
+        (
+            option("files FILE", "Python files whose global names include Jobs", nargs="+"),
+            _JOB,
+            _AS,
+            BOOTSTRAP,
+            *AT_BROKERS,
+            either(
+                flag("--all", "print the writers and readers of each topic, over all jobs"),
+                flag("--dot", "print a graph in the language of Graphviz"),
+            ),
+            JSON,
+        ),
+        """\
+examples:
+  pylogbroker task plan job.py
+  pylogbroker task plan job.py --bootstrap-server log1:9092
+  pylogbroker task plan job.py --all
+  pylogbroker task plan job.py --dot
+
+With --bootstrap-server partitions and tasks are counted; nothing is created. dot -Tsvg
+draws the graph.
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "task describe",
+        state.describe,
+        (_FILE, _JOB, _AS, _STATE_DIR, *AT_BOOTSTRAP, JSON),
+        """\
+examples:
+  pylogbroker task describe job.py --bootstrap-server log1:9092
+  pylogbroker task describe job.py --bootstrap-server log1:9092 --job count-words --json
+
+OFFSET is the committed position, END the end of the log, LAG the messages between them. Of each
+store there are the offsets of its changelog, and the bytes that it has on this machine.
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "task reset",
+        state.reset,
+        (
+            _FILE,
+            _JOB,
+            _AS,
+            either(*TO_POSITION),
+            flag("--execute", "make the changes; by default, they are only shown"),
+            _STATE_DIR,
+            *AT_BOOTSTRAP,
+        ),
+        """\
+examples:
+  pylogbroker task reset job.py --bootstrap-server log1:9092
+  pylogbroker task reset job.py --job count-words --to-latest --bootstrap-server log1:9092
+  pylogbroker task reset job.py --job count-words --bootstrap-server log1:9092 --execute
+
+Positions go to the oldest messages, or where --to-latest, --to-datetime or --to-offset says.
+Changelogs are deleted, and so are the stores on this machine; those on others are built anew when
+they are used. Outputs stay. While a container runs, everything is refused.
+""",
+        isBlocking=True,
+    ),
+)

@@ -1,0 +1,225 @@
+"""
+C{task describe} and C{task reset}: a job's positions and state.
+
+A reset sets positions first, which the coordinator refuses while the group has members, and then
+deletes changelogs, and stores of this machine. A store on another machine is built anew, since its
+changelog is another topic then, of the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.kafka import openCluster, show
+from pylogbroker.cli.kafka.groupoffsets import changeOffsets, newOffsets
+from pylogbroker.cli.kafka.groups import (
+    CoordinatedGroup,
+    committedOffsets,
+    describeGroup,
+    groupLags,
+    groupTable,
+    knownGroups,
+)
+from pylogbroker.cli.kafka.topics import deleteAll
+from pylogbroker.cli.output import asJson, tableOfRows
+from pylogbroker.cli.streams import Streams
+from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
+from pylogbroker.config.properties import readProperties
+from pylogbroker.programs.tasks.jobchoice import chosenJobs
+from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
+from pylogbroker.tasks.job import Job
+from pylogbroker.types import TopicPartition, formatCount
+
+
+def _stateFolder(options: Namespace, job: Job) -> Path:
+    """The folder of a job's stores on this machine."""
+    key = KafkaTaskSettings.stateDir
+    given = options.stateDir
+    if given is None and options.accessFile is not None:
+        given = readProperties(options.accessFile).get(key.key)
+    return Path(given or str(key.default), job.name)
+
+
+def _storeSizes(folder: Path) -> dict[tuple[int, str], int]:
+    """Bytes of the stores in it, by task and store."""
+    return {
+        (int(store.parent.name), store.name): _size(store)
+        for store in folder.glob("*/*")
+        if store.parent.name.isdecimal() and store.is_dir()
+    }
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for parent, _folders, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.stat(os.path.join(parent, name)).st_size
+            except FileNotFoundError:
+                pass  # the container that runs has deleted it meanwhile
+    return total
+
+
+def _group(cluster: KafkaCluster, name: str) -> CoordinatedGroup:
+    """@return: without a state, if there is no such group."""
+    listed = knownGroups(cluster).get(name)
+    if listed is None:
+        return CoordinatedGroup(name, "", "", "", [])
+    return describeGroup(cluster, name, getattr(listed, "groupType", "") or "")
+
+
+def _partitionCounts(cluster: KafkaCluster) -> dict[str, int]:
+    return {each.name: len(each.partitions) for each in cluster.metadata(None).topics}
+
+
+def _inputs(job: Job, counts: dict[str, int], problems: list[str]) -> list[TopicPartition]:
+    """Partitions of a job's inputs."""
+    found = []
+    for each in job.inputs:
+        if each.topic not in counts:
+            problems.append(f"job {job.name}: there is no topic {each.topic}")
+        found += [TopicPartition(each.topic, number) for number in range(counts.get(each.topic, 0))]
+    return found
+
+
+# -- describe
+
+
+def describe(options: Namespace, streams: Streams) -> int:
+    """Print positions, lag and members of jobs, and their stores."""
+    documents: list[dict[str, Any]] = []
+    texts: list[str] = []
+    problems: list[str] = []
+    with openCluster(options, streams) as cluster:
+        counts = _partitionCounts(cluster)
+        for job in chosenJobs(options.file, options.job, options.newName):
+            group = _group(cluster, job.name)
+            lags = groupLags(cluster, group, problems, _inputs(job, counts, problems))
+            folder = _stateFolder(options, job)
+            stores = _stores(cluster, job, counts, folder)
+            documents.append(
+                {
+                    "job": job.name,
+                    "state": group.state or None,
+                    "members": [
+                        {**each._asdict(), "partitions": [*map(str, each.partitions)]}
+                        for each in group.members
+                    ],
+                    "inputs": [each._asdict() for each in lags],
+                    "stores": [dict(zip(_STORE_KEYS, row, strict=True)) for row in stores],
+                    "stateFolder": str(folder),
+                }
+            )
+            text = groupTable(group, lags)
+            if stores:
+                headings = ("STORE", "TASK", "CHANGELOG", "START", "END", "LOCAL BYTES")
+                text += indent("\n" + tableOfRows(headings, stores), "  ")
+            texts.append(text)
+    if options.json:
+        show(streams, asJson({"jobs": documents, "problems": problems}))
+        return 0
+    for problem in problems:
+        streams.warn(problem)
+    show(streams, "\n".join(texts))
+    return 0
+
+
+_STORE_KEYS = ("store", "task", "changelog", "start", "end", "localSize")
+
+
+def _stores(
+    cluster: KafkaCluster, job: Job, counts: dict[str, int], folder: Path
+) -> list[tuple[str, int, str, int | None, int | None, int | None]]:
+    sizes = _storeSizes(folder)
+    rows = []
+    for store in job.stores:
+        changelog = job.changelogOf(store)
+        places = [TopicPartition(changelog, number) for number in range(counts.get(changelog, 0))]
+        starts = cluster.offsetsAt(places, EARLIEST)
+        ends = cluster.offsetsAt(places, LATEST)
+        local = {task for task, name in sizes if name == store.name}
+        for task in sorted(local.union(place.partition for place in places)):
+            place = TopicPartition(changelog, task)
+            size = sizes.get((task, store.name))
+            rows.append((store.name, task, changelog, starts.get(place), ends.get(place), size))
+    return rows
+
+
+# -- reset
+
+
+def reset(options: Namespace, streams: Streams) -> int:
+    """
+    Begin jobs anew.
+
+    @return: 1 when a topic could not be deleted.
+    @raise CommandError: an input is missing; a group has members; a folder cannot be removed.
+    """
+    failures = 0
+    with openCluster(options, streams) as cluster:
+        counts = _partitionCounts(cluster)
+        jobs = chosenJobs(options.file, options.job, options.newName)
+        for job in jobs:
+            running = len(_group(cluster, job.name).members)
+            if running and options.execute:
+                raise CommandError(
+                    f"there {'is' if running == 1 else 'are'} {formatCount(running, 'container')}"
+                    f" of job {job.name}, which must end first. Nothing was changed"
+                )
+        for job in jobs:
+            failures += _reset(cluster, job, counts, options, streams)
+    return 1 if failures else 0
+
+
+def _reset(
+    cluster: KafkaCluster,
+    job: Job,
+    counts: dict[str, int],
+    options: Namespace,
+    streams: Streams,
+) -> int:
+    problems: list[str] = []
+    places = _inputs(job, counts, problems)
+    if problems:
+        raise CommandError("; ".join(problems))
+    wished = Namespace(
+        shiftBy=None,
+        toOffset=options.toOffset,
+        to=EARLIEST if options.to is None else options.to,
+        force=False,
+        execute=options.execute,
+        json=False,
+    )
+    offsets = newOffsets(cluster, places, committedOffsets(cluster, job.name), wished)
+    changelogs = [each for each in map(job.changelogOf, job.stores) if each in counts]
+    folder = _stateFolder(options, job)
+    if not options.execute:
+        for each in changelogs:
+            streams.say(f"would delete topic {each}, a changelog of {job.name}")
+        if folder.is_dir():
+            streams.say(f"would delete {folder}, {_size(folder):,} bytes of stores")
+    changeOffsets(cluster, {job.name: offsets}, wished, streams)
+    if not options.execute:
+        return 0
+    failures = deleteAll(cluster, changelogs, options.timeoutMs, streams) if changelogs else 0
+    _remove(folder, streams)
+    return failures
+
+
+def _remove(folder: Path, streams: Streams) -> None:
+    """@raise CommandError: it cannot be removed."""
+    if folder.is_dir():
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise CommandError(
+                f"the positions are set, and {folder} cannot be removed: {error.strerror}. Remove"
+                " it before the job runs again"
+            ) from error
+        streams.say(f"deleted {folder}")

@@ -1,0 +1,296 @@
+"""
+Tests for C{task plan}, C{task describe} and C{task reset}, on a real broker. C{task run} is tested
+in L{tests.cli.test_taskrun}.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from pylogbroker.types import TopicPartition
+from tests.cli.commands import performAtOnce
+from tests.cli.kafka.test_commands import CurrentCase
+from tests.cli.taskjobs import COPY, COUNT
+
+CHANGELOG = "count-counts-changelog"
+
+
+class TaskFileCase(CurrentCase):
+    """A file with the jobs C{count} and C{copy}."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = os.path.abspath(self.mktemp())
+        os.makedirs(self.folder)
+        self.file = self.write("jobs.py", COUNT + COPY)
+        self.state = os.path.join(self.folder, "state")
+
+    def write(self, name: str, text: str) -> str:
+        path = os.path.join(self.folder, name)
+        Path(path).write_text(text, encoding="utf-8")
+        return path
+
+    def task(self, verb: str, *words: str) -> tuple[str, ...]:
+        return ("task", verb, self.file, "--state-dir", self.state, *words)
+
+
+class PlanTests(TaskFileCase):
+    """C{task plan}."""
+
+    def plan(self, *words: str) -> str:
+        outcome = performAtOnce("task", "plan", *(words or (self.file,)))
+        self.assertEqual(outcome.code, 0, outcome.errors)
+        return outcome.output.decode()
+
+    def test_text(self) -> None:
+        """Each job's topics, without a broker."""
+        lines = [line.split() for line in self.plan().splitlines()]
+        window = ("window", "each", "1,000", "ms")
+        self.assertEqual(
+            lines,
+            [
+                ["job", "count:", "a", "task", "for", "each", "partition,", "onError=stop"],
+                ["KIND", "TOPIC", "KEY", "MESSAGE", "PARTITIONS", "STORE"],
+                ["input", "words", "bytes", "string", "-", "-"],
+                ["changelog", CHANGELOG, "string", "long", "-", "counts,", "memory"],
+                [],
+                ["job", "copy:", *lines[0][2:7], "onError=dead-letter,", *window],
+                ["KIND", "TOPIC", "KEY", "MESSAGE", "PARTITIONS", "STORE"],
+                ["input", "words", "bytes", "string", "-", "-"],
+                ["output", "copied", "bytes", "string", "-", "-"],
+                ["dead", "letters", "copy-dead-letters", "bytes", "bytes", "-", "-"],
+            ],
+        )
+
+    def test_broker(self) -> None:
+        """With a broker, partitions and tasks are counted."""
+        self.done("topic", "create", "words", "--partitions", "3")
+        text = self.done("task", "plan", self.file, "--job", "count")
+        self.assertTrue(text.startswith("job count: 3 tasks, onError=stop\n"), text)
+        [found] = self.document("task", "plan", self.file, "--job", "copy", "--as", "new")["jobs"]
+        self.assertEqual((found["job"], found["tasks"], found["windowMs"]), ("new", 3, 1000))
+        self.assertEqual(
+            [(each["kind"], each["topic"], each["partitionCount"]) for each in found["topics"]],
+            [
+                ("input", "words", 3),
+                ("output", "copied.new", None),
+                ("dead letters", "new-dead-letters", None),
+            ],
+        )
+
+    def test_all(self) -> None:
+        """Writers and readers of each topic, over several files; a name that is there twice."""
+        more = self.write("more.py", COPY.replace('"copy"', '"again"').replace("words", "copied"))
+        Path(more).write_text(
+            COUNT.split("class")[0]
+            + Path(more).read_text().replace('Output("copied"', 'Output("last"')
+        )
+        lines = [
+            [cell.strip() for cell in line.split("  ") if cell]
+            for line in self.plan(self.file, more, "--all").splitlines()
+        ]
+        self.assertEqual(
+            lines,
+            [
+                ["TOPIC", "PARTITIONS", "WRITTEN BY", "READ BY"],
+                ["again-dead-letters", "-", "again (dead letters)", "-"],
+                ["copied", "-", "copy", "again"],
+                ["copy-dead-letters", "-", "copy (dead letters)", "-"],
+                [CHANGELOG, "-", "count (changelog)", "-"],
+                ["last", "-", "again", "-"],
+                ["words", "-", "-", "count, copy"],
+            ],
+        )
+        outcome = performAtOnce("task", "plan", self.file, more, "--all", "--json")
+        self.assertEqual(
+            outcome.document()["topics"][-1],
+            {"topic": "words", "partitionCount": None, "writers": [], "readers": ["count", "copy"]},
+        )
+        outcome = performAtOnce("task", "plan", self.file, shutil.copy(self.file, more))
+        self.assertEqual(outcome.code, 1)
+        self.assertIn("another file has a job count", outcome.errors)
+
+    def test_dot(self) -> None:
+        """A graph: an edge from each input, and one to each topic that is written."""
+        lines = self.plan(self.file, "--dot").splitlines()
+        self.assertEqual((lines[0], lines[-1]), ("digraph jobs {", "}"))
+        self.assertEqual(
+            [line.strip() for line in lines if "->" in line],
+            [
+                '"topic words" -> "job count"',
+                f'"job count" -> "topic {CHANGELOG}" [style=dashed, label="counts, memory"]',
+                '"topic words" -> "job copy"',
+                '"job copy" -> "topic copied"',
+                '"job copy" -> "topic copy-dead-letters"',
+            ],
+        )
+
+    def test_wrong(self) -> None:
+        """Files without a job, or that raise, are named."""
+        for text, reason in (
+            ("", "no global name in it is a Job"),
+            ("1 / 0", "ZeroDivisionError"),
+        ):
+            path = self.write("wrong.py", text)
+            outcome = performAtOnce("task", "plan", path)
+            self.assertEqual((outcome.code, outcome.output), (1, b""))
+            self.assertIn(f"{path}: ", outcome.errors)
+            self.assertIn(reason, outcome.errors)
+        self.wrong("task", "plan", self.file, "--all", "--dot")
+
+
+class StateTests(TaskFileCase):
+    """C{task describe} and C{task reset}, for a job that has read 2 of 5 words."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.done("topic", "create", "words", "--partitions", "2")
+        for partition, words in ((0, b"a\nb\nc\n"), (1, b"d\ne\n")):
+            place = ("--topic", "words", "--partition", str(partition))
+            self.done("produce", "-", *place, input=words)
+        self.position("words", 0, 2)
+        compact = ("--topic-config", "cleanup.policy=compact")
+        self.done("topic", "create", CHANGELOG, "--partitions", "2", *compact)
+        keyed = ("--topic", CHANGELOG, "--partition", "1", "--key-separator", ":")
+        self.done("produce", "-", *keyed, input=b"c:1\nd:2\n")
+        for task in (0, 3):
+            store = os.path.join(self.state, "count", str(task), "counts")
+            os.makedirs(store)
+            Path(store, "data").write_bytes(b"12345")
+
+    def position(self, topic: str, partition: int, offset: int) -> None:
+        where = ("--topic", topic, "--partition", str(partition))
+        self.done("group", "reset", "count", *where, "--to-offset", str(offset), "--execute")
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return {
+            TopicPartition(each["topic"], each["partition"]): each["offset"]
+            for each in self.document("group", "export", "count")["offsets"]
+        }
+
+    def describe(self) -> Any:
+        [found] = self.document(*self.task("describe", "--job", "count"))["jobs"]
+        return found
+
+    def test_describe(self) -> None:
+        """Positions and lag of each input's partition; changelogs; stores of this machine."""
+        found = self.describe()
+        self.assertEqual((found["job"], found["state"], found["members"]), ("count", "Empty", []))
+        self.assertEqual(
+            [(each["partition"], each["offset"], each["lag"]) for each in found["inputs"]],
+            [(0, 2, 1), (1, None, None)],
+        )
+        self.assertEqual(
+            [tuple(each.values()) for each in found["stores"]],
+            [
+                ("counts", 0, CHANGELOG, 0, 0, 5),
+                ("counts", 1, CHANGELOG, 0, 2, None),
+                ("counts", 3, CHANGELOG, None, None, 5),
+            ],
+        )
+        self.assertEqual(found["stateFolder"], os.path.join(self.state, "count"))
+        text = self.done(*self.task("describe"))
+        self.assertIn("group count  Empty", text)
+        self.assertIn("STORE   TASK  CHANGELOG", text)
+        self.assertIn("group copy", text)
+
+    def test_missingTopic(self) -> None:
+        """An input that is not there is told of; a reset refuses it."""
+        self.done("topic", "delete", "words")
+        outcome = self.execute(*self.task("describe", "--job", "count"))
+        self.assertEqual(outcome.code, 0)
+        self.assertIn("job count: there is no topic words", outcome.errors)
+        self.assertIn("there is no topic words", self.failed(*self.task("reset", "--execute")))
+
+    def test_stateFolder(self) -> None:
+        """The folder of stores may stand in the property file of containers."""
+        config = self.write("task.properties", f"state.dir={self.state}\ncommit.interval.ms=7\n")
+        words = ("task", "describe", self.file, "--job", "count", "--config", config)
+        [found] = self.document(*words)["jobs"]
+        self.assertEqual(found["stores"][0]["localSize"], 5)
+
+    def test_dryRun(self) -> None:
+        """Without C{--execute} a reset shows what it would do, and does nothing."""
+        before = self.describe()
+        outcome = self.execute(*self.task("reset", "--job", "count"))
+        self.assertEqual(outcome.code, 0)
+        rows = [line.split() for line in outcome.output.decode().splitlines()[1:]]
+        self.assertEqual(
+            rows,
+            [["count", "words", "0", "2", "0", "-2"], ["count", "words", "1", "-", "0", "-"]],
+        )
+        self.assertEqual(
+            outcome.errors.splitlines(),
+            [
+                f"would delete topic {CHANGELOG}, a changelog of count",
+                f"would delete {self.state}/count, 10 bytes of stores",
+                "nothing was changed; --execute does it",
+            ],
+        )
+        self.assertEqual(self.describe(), before)
+
+    def test_execute(self) -> None:
+        """A reset sets positions, and deletes changelogs, and the stores of this machine."""
+        other = os.path.join(self.state, "other")
+        os.makedirs(other)
+        outcome = self.execute(*self.task("reset", "--job", "count", "--execute"))
+        self.assertEqual(outcome.code, 0, outcome.errors)
+        zero = {TopicPartition("words", 0): 0, TopicPartition("words", 1): 0}
+        self.assertEqual(self.positions(), zero)
+        topics = [each["topic"] for each in self.document("topic", "list")["topics"]]
+        self.assertEqual((CHANGELOG in topics, "words" in topics), (False, True))
+        self.assertEqual(os.listdir(self.state), ["other"])
+        outcome = self.execute(*self.task("reset", "--job", "count", "--execute"))
+        self.assertEqual((outcome.code, self.positions()), (0, zero))
+
+    def test_targets(self) -> None:
+        """A reset may go elsewhere than to the beginning."""
+        for words, expected in (
+            (("--to-latest",), (3, 2)),
+            (("--to-offset", "1"), (1, 1)),
+            (("--to-earliest",), (0, 0)),
+            (("--to-datetime", "2100-01-01"), (3, 2)),
+        ):
+            self.done(*self.task("reset", "--job", "count", "--execute", *words))
+            self.assertEqual(tuple(self.positions().values()), expected, words)
+        reason = self.failed(*self.task("reset", "--execute", "--to-offset", "9"))
+        self.assertIn("words-0 holds 0 to 3, and not 9", reason)
+
+    def test_members(self) -> None:
+        """While the job runs a reset is refused, and nothing changes; a dry run says so."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.broker.bootstrapServers, "group.id": "count"}
+        )
+        self.addCleanup(consumer.close)
+        joined: list[object] = []
+        consumer.subscribe(["words"], on_assign=lambda *_: joined.append(1))
+        while not joined:
+            consumer.poll(0.1)
+        found = self.describe()
+        self.assertEqual((found["state"], len(found["members"])), ("Stable", 1))
+        owner = found["members"][0]["memberId"]
+        self.assertEqual([each["member"] for each in found["inputs"]], [owner, owner])
+        outcome = self.execute(*self.task("reset"))
+        self.assertEqual(outcome.code, 0)
+        self.assertIn("there are members in count", outcome.errors)
+        reason = self.failed(*self.task("reset", "--execute"))
+        self.assertIn(
+            "there is 1 container of job count, which must end first. Nothing was changed", reason
+        )
+        self.assertEqual(self.positions(), {TopicPartition("words", 0): 2})
+        self.assertEqual(len(os.listdir(os.path.join(self.state, "count"))), 2)
+
+    def test_folderStays(self) -> None:
+        """A folder that cannot be removed is told of: the stores in it are of another time."""
+
+        def refuse(folder: Path) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        self.patch(shutil, "rmtree", refuse)
+        reason = self.failed(*self.task("reset", "--job", "count", "--execute"))
+        self.assertIn(f"{self.state}/count cannot be removed: Permission denied", reason)

@@ -1,0 +1,179 @@
+"""
+Tests for L{pylogbroker.programs.tasks.supervisor}, with processes that do as a line of Python says.
+C{kill -9} of real containers is in L{tests.cli.test_taskrun}.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from pylogbroker.programs.tasks import supervisor as module
+from pylogbroker.programs.tasks.report import ContainerReport
+from pylogbroker.programs.tasks.supervisor import ContainerDiedError, ContainerSupervisor
+from pylogbroker.retry import RetryDelays
+
+reactor: Any = _reactor
+
+WAIT = (
+    "import signal, sys; signal.signal(15, lambda *_: sys.exit({code})); print('on', flush=True); "
+)
+WAIT += "signal.pause()"
+
+
+def report(**values: Any) -> str:
+    """A line of Python that reports."""
+    return f"import os; os.write(3, {ContainerReport(**values).encode()!r}); "
+
+
+class SupervisorTests(TestCase):
+    """What becomes of processes."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.written: dict[int, bytes] = {1: b"", 2: b""}
+        self.said: list[str] = []
+        self.patch(module, "RESTART_DELAYS", RetryDelays(1, 1))
+
+    async def write(self, fd: int, lines: bytes) -> None:
+        await deferLater(reactor, 0)
+        self.written[fd] += lines
+
+    def supervisor(self, **programs: str) -> ContainerSupervisor:
+        """@param programs: Python, by a container's name."""
+        commands = {name: [sys.executable, "-c", text] for name, text in programs.items()}
+        made = ContainerSupervisor(reactor, commands, self.write, self.said.append, lambda: 0.5)
+
+        def kill() -> None:
+            for pid in made.pids().values():
+                os.kill(pid, signal.SIGKILL)
+
+        self.addCleanup(kill)
+        return made
+
+    async def until(self, isTrue: Any) -> None:
+        while not isTrue():
+            await deferLater(reactor, 0.01)
+
+    def ends(self, running: Deferred[Any]) -> Deferred[ContainerDiedError]:
+        """The error with which the supervisor ends."""
+        return self.assertFailure(running, ContainerDiedError)
+
+    async def test_inOrder(self) -> None:
+        """
+        All end with 0: so does the supervisor. Their lines are whole, with their names before them,
+        and what they have done is counted.
+        """
+        long = module.LINE_SIZE_MAX * 2
+        supervisor = self.supervisor(
+            a=f"{report(taskCount=1, handledCount=5)}print('one\\ntwo', end='')",
+            b=f"{report(handledCount=2, failedCount=1)}import sys; sys.stderr.write('x' * {long})",
+        )
+        await supervisor.run()
+        self.assertEqual(self.written[1], b"[a] one\n[a] two\n")
+        lines = self.written[2].splitlines()
+        self.assertEqual({line[:5] for line in lines}, {b"[b] x"})
+        self.assertEqual(sum(len(line) - 4 for line in lines), long)
+        self.assertLess(max(map(len, lines)), 2 * long)
+        self.assertEqual((self.said, supervisor.restartCount), ([], 0))
+        reports = supervisor.reports()
+        self.assertEqual(sum(each.handledCount for each in reports), 7)
+        self.assertEqual(sum(each.failedCount for each in reports), 1)
+        self.assertEqual(sum(each.taskCount for each in reports), 0)
+
+    async def test_restarted(self) -> None:
+        """What is killed is started again; C{stop} ends all in order."""
+        supervisor = self.supervisor(a=WAIT.format(code=0), b=WAIT.format(code=0))
+        running = supervisor.run()
+        await self.until(lambda: self.written[1].count(b"on") == 2)
+        before = supervisor.pids()
+        os.kill(before["a"], signal.SIGKILL)
+        await self.until(lambda: self.written[1].count(b"[a] on") == 2)
+        after = supervisor.pids()
+        self.assertEqual(after["b"], before["b"])
+        self.assertNotEqual(after["a"], before["a"])
+        [line] = self.said
+        self.assertRegex(line, "container a has ended with signal 9; it is started again in 0.0 s")
+        supervisor.stop()
+        await running
+        self.assertEqual((supervisor.restartCount, supervisor.pids()), (1, {}))
+
+    async def test_givenUp(self) -> None:
+        """One that dies more than five times within a minute ends the others, too."""
+        supervisor = self.supervisor(a="raise SystemExit(7)", b=WAIT.format(code=0))
+        error = await self.ends(supervisor.run())
+        self.assertEqual(str(error), "container a has ended with status 7: 6 times within 60 s")
+        self.assertEqual((supervisor.restartCount, len(self.said)), (5, 5))
+
+    async def test_final(self) -> None:
+        """One that reports that another would fail as well is not started again; all are ended."""
+        supervisor = self.supervisor(
+            a=f"{report(isFinal=True)}raise SystemExit(1)", b=WAIT.format(code=0)
+        )
+        error = await self.ends(supervisor.run())
+        self.assertEqual(str(error), "container a cannot go on; see above")
+        self.assertEqual((supervisor.restartCount, self.said), (0, []))
+
+    async def test_badEnd(self) -> None:
+        """One that fails while it is ended is told of."""
+        supervisor = self.supervisor(a=WAIT.format(code=3))
+        running = supervisor.run()
+        await self.until(lambda: b"on" in self.written[1])
+        supervisor.stop()
+        error = await self.ends(running)
+        self.assertEqual(str(error), "container a has ended with status 3")
+
+    async def test_endedWhileItStarts(self) -> None:
+        """One that SIGTERM kills while it starts has not failed."""
+        supervisor = self.supervisor(a="print('on', flush=True); import signal; signal.pause()")
+        running = supervisor.run()
+        await self.until(lambda: b"on" in self.written[1])
+        supervisor.stop()
+        await running
+
+    async def test_forced(self) -> None:
+        """One that does not end in time is killed."""
+        self.patch(module, "STOP_SECONDS_MAX", 0.05)
+        text = "import signal; signal.signal(15, signal.SIG_IGN); print('on', flush=True); "
+        supervisor = self.supervisor(a=f"{text}\nwhile True: signal.pause()")
+        running = supervisor.run()
+        await self.until(lambda: b"on" in self.written[1])
+        supervisor.stop()
+        self.assertIn("signal 9", str(await self.ends(running)))
+
+    async def test_stoppedWhileItWaits(self) -> None:
+        """C{stop} before the next start: there is none."""
+        self.patch(module, "RESTART_DELAYS", RetryDelays(60_000, 60_000))
+        supervisor = self.supervisor(a="raise SystemExit(7)")
+        running = supervisor.run()
+        await self.until(lambda: self.said)
+        supervisor.stop()
+        await running
+        self.assertEqual(supervisor.restartCount, 1)
+
+    async def test_closedOutput(self) -> None:
+        """When what they write goes nowhere, all are ended, and the error is that."""
+
+        async def write(fd: int, lines: bytes) -> None:
+            raise BrokenPipeError
+
+        supervisor = self.supervisor(a=WAIT.format(code=0))
+        supervisor._write = write
+        await self.assertFailure(supervisor.run(), BrokenPipeError)
+
+    async def test_foreignReports(self) -> None:
+        """What is no report is left out."""
+        supervisor = self.supervisor(
+            a="import os; os.write(3, b'[1]\\n'); os.write(3, b'\\xff\\n[null,0,0,0,[],0]\\n')"
+        )
+        await supervisor.run()
+        self.assertEqual(sum(each.handledCount for each in supervisor.reports()), 0)
+        self.assertEqual(self.said, [])
