@@ -6,7 +6,9 @@ process. Counts equal those of a C{Counter} over the same lines.
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,6 +18,7 @@ from typing import Any
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.tasks.container import TaskContainer
@@ -123,7 +126,7 @@ class ContainerTests(TestCase):
     def setUp(self) -> Deferred[None]:  # type: ignore[override]
         self.broker = LocalBroker(reactor, {"num.partitions": str(PARTITIONS)})
         self.addCleanup(self.broker.stop)
-        self.stateDir = self.mktemp()
+        self.stateDir = os.path.abspath(self.mktemp())
         return self.broker.start()
 
     def container(self, job: Job, **options: Any) -> TaskContainer:
@@ -142,6 +145,22 @@ class ContainerTests(TestCase):
         says has grown is what there is.
         """
         return Deferred.fromCoroutine(self._runThreeJobs())
+
+    def test_command(self) -> Deferred[None]:
+        """The command that the example names runs it, here to the end of what there is."""
+        return Deferred.fromCoroutine(self._runCommand())
+
+    async def _runCommand(self) -> None:
+        servers = self.broker.bootstrapServers
+        await publish(reactor, servers, "lines", [(None, line.encode()) for line in LINES])
+        command = ["-m", "pylogbroker", "task", "run", str(EXAMPLES / "wordcount.py")]
+        command += ["--bootstrap-server", servers, "--until-end", "--state-dir", self.stateDir]
+        for name in ("split-words", "count-words"):
+            output, errors, code = await getProcessOutputAndValue(
+                sys.executable, [*command, "--job", name], env=os.environ, path=str(ROOT)
+            )
+            self.assertEqual(code, 0, output + errors)
+        self.assertEqual(lastValues(await readAll(reactor, servers, "word-counts")), TRUTH)
 
     async def _runThreeJobs(self) -> None:
         splitWords, countWords, trendingWords = jobs()
