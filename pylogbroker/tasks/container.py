@@ -368,6 +368,12 @@ class TaskContainer:
     async def _attempt(self, work: Awaitable[None]) -> None:
         try:
             await work
+        except TransactionAbortedError as error:
+            log.info(
+                "Job {job}: nothing was committed at the end: {error}",
+                job=self.job.name,
+                error=error,
+            )
         except Exception as error:
             self._fail(error)
 
@@ -390,7 +396,9 @@ class TaskContainer:
                 await self._exclusively(self._commit)
             if not records and not self._isStopping:
                 if self._isAtEnd():
-                    break
+                    await self._exclusively(self._commit)
+                    if self._isAtEnd():  # or the transaction was aborted
+                        break
                 await self._sleep()
 
     async def _exclusively(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -214,7 +214,7 @@ def loadJobs(path: str) -> dict[str, Job]:
         raise ConfigurationError(f"{path}: there is no such file")
     try:
         found: dict[str, Any] = runpy.run_path(path)
-    except Exception as error:  # the author's code
+    except (Exception, SystemExit) as error:  # the author's code
         raise ConfigurationError(
             f"{path}: {type(error).__name__}: {describeError(error)}"
         ) from error

@@ -229,6 +229,7 @@ class LoadJobsTests(SynchronousTestCase):
             ("x = 1", "no global name in it is a Job"),
             ("x = (", "SyntaxError: "),
             ("raise ValueError('no')", "ValueError: no"),
+            ("raise SystemExit(3)", "SystemExit: 3"),
             ("import nothing.like.it", "ModuleNotFoundError: "),
             (
                 "from pylogbroker.tasks.job import *\nJob('j', None, [])",
