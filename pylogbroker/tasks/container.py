@@ -32,7 +32,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredLock
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock, DeferredSemaphore
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -47,11 +47,15 @@ from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.errors import (
     ConfigurationError,
     DirectoryLockedError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
     PylogbrokerError,
     TaskFailedError,
+    TimedOutError,
     TransactionAbortedError,
 )
 from pylogbroker.net.deferreds import asDeferred, gatherSettled
+from pylogbroker.net.timer import wallMs
 from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
@@ -61,9 +65,13 @@ from pylogbroker.tasks.restorer import ChangelogRestorer
 from pylogbroker.tasks.state.engines import IStoreEngine
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.tasks.state.memoryengine import MemoryEngine
+from pylogbroker.tasks.state.rocksdbengine import RocksDbEngine
 from pylogbroker.tasks.taskinstance import TaskInstance
 from pylogbroker.tasks.topics import JobTopics, isMissing, missingInputs, prepareTopics
 from pylogbroker.types import TopicPartition
+
+RESTORE_COUNT_MAX = 8
+"""Tasks whose stores are restored at a time; each has a consumer of its own."""
 
 RETRY_SECONDS = 1
 """Between two looks for topics that are missing."""
@@ -179,8 +187,8 @@ class TaskContainer:
         self._isUntilEnd = isUntilEnd
         self._isAsync = job.isAsync
         self._worker = worker or ThreadPoolWorker(reactor, f"tasks of {job.name}", 1)
-        self._newEngine = _engineMaker(job, settings)
         self._lock = DeferredLock()
+        self._restores = DeferredSemaphore(RESTORE_COUNT_MAX)
         self._tasks: dict[int, _Task] = {}
         self._closedHandledCount = self._closedFailedCount = 0  # of tasks that it had before
         self._isStopping = False
@@ -305,6 +313,8 @@ class TaskContainer:
         else:
             return
         self._committer.topicIds = self._topics.topicIds
+        if self.settings.isExactlyOnce:
+            await self._committer.takeOver()
         self._restorer = ChangelogRestorer(
             self._reactor,
             self.settings.forConsumer(None, _logWarning),
@@ -384,29 +394,44 @@ class TaskContainer:
             try:
                 records = self._consumer.takeMany(self.settings.maxPollRecords)
             except PylogbrokerError as error:
-                if not getattr(error, "isRetriable", True):
+                isLasting = isinstance(error, (OffsetOutOfRangeError, LogTruncatedError))
+                if isLasting or not getattr(error, "isRetriable", True):
                     raise
                 log.warn("Job {job}: {error}", job=self.job.name, error=error)
                 continue
             if records:
                 await self._exclusively(partial(self._handle, records))
+            isIdle = not records
             if self.job.windowMs and self._nowMs() >= self._windowAtMs:
                 await self._exclusively(self._window)
+                isIdle = False  # messages may have come meanwhile
             if self._nowMs() >= self._commitAtMs:
                 await self._exclusively(self._commit)
-            if not records and not self._isStopping:
+                isIdle = isIdle and not self.settings.commitIntervalMs
+            if isIdle and not self._isStopping:
                 if self._isAtEnd():
                     await self._exclusively(self._commit)
                     if self._isAtEnd():  # or the transaction was aborted
                         break
                 await self._sleep()
 
-    async def _exclusively(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _exclusively(
+        self, work: Callable[[], Awaitable[None]], isForced: bool = False
+    ) -> None:
+        """
+        @param isForced: also when the container has failed.
+        """
         await self._lock.acquire()
         try:
-            await work()
-        except TransactionAbortedError as error:
-            await self._beginAnew(error)
+            if self._failure is not None and not isForced:
+                return
+            try:
+                await work()
+            except TransactionAbortedError as error:
+                await self._beginAnew(error)
+        except Exception as error:
+            self._fail(error)  # before the next one has the lock, who may commit
+            raise
         finally:
             self._lock.release()
 
@@ -458,9 +483,9 @@ class TaskContainer:
             failure: Exception | None = None
             try:
                 if self._isAsync:
-                    await _processAsync(waiting)
+                    await _processAsync(waiting, self._isCommitDue)
                 else:
-                    await self._worker.submit(partial(_process, waiting))
+                    await self._worker.submit(partial(_process, waiting, self._isCommitDue))
             except Exception as error:
                 failure = error
             instances = [group.instance for group in waiting]
@@ -468,7 +493,13 @@ class TaskContainer:
             if failure is not None:
                 raise failure
             await self._settleIfAsked(instances)
+            if self._isCommitDue():
+                await self._commit()
             waiting = [group for group in waiting if not group.isDone and not self._isStopping]
+
+    def _isCommitDue(self) -> bool:
+        """Whether a commit is due within a batch. Called on the worker's thread, too."""
+        return bool(self.settings.commitIntervalMs) and self._nowMs() >= self._commitAtMs
 
     async def _window(self) -> None:
         self._windowAtMs = self._nowMs() + self.job.windowMs
@@ -504,6 +535,8 @@ class TaskContainer:
 
     async def _commit(self) -> None:
         """See L{OutputCommitter.commit}. The caller has the lock."""
+        if self._failure is not None and not isinstance(self._failure, TaskFailedError):
+            return
         self._commitAtMs = self._nowMs() + self.settings.commitIntervalMs
         await self._committer.commit(self._instances())
 
@@ -537,6 +570,15 @@ class TaskContainer:
         except OSError:  # there is none yet
             return []
 
+    def _folderOf(self, number: int, store: Store) -> Path:
+        return Path(self.settings.stateDir, self.job.name, str(number), store.name)
+
+    @staticmethod
+    def _newEngine(folder: Path, store: Store) -> IStoreEngine:
+        if store.engine != ROCKSDB:
+            return MemoryEngine()
+        return RocksDbEngine(str(folder), partial(_logDamage, folder))
+
     def _startTasks(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.pause(partitions)
         started = []
@@ -559,16 +601,11 @@ class TaskContainer:
             raise ConfigurationError(
                 f"job {self.job.name}: its inputs have got more partitions; start it anew"
             )
-        stores: dict[str, KeyValueStore[Any, Any]] = {}
-        cacheSize = self.settings.statestoreCacheMaxBytes
-        for store in self.job.stores:
-            engine = await self._open(task, store)
-            place = TopicPartition(self.job.changelogOf(store), task.number)
-            await restorer.restore(place, engine)
-            made = stores[store.name] = KeyValueStore[Any, Any](
-                store.name, store.key, store.value, engine, cacheSize // topics.taskCount
-            )
-            await self._worker.submit(made.measure)
+        await self._restores.acquire()
+        try:
+            stores = await self._restoreStores(task, topics, restorer)
+        finally:
+            self._restores.release()
         task.instance = TaskInstance(
             self.job, task.number, stores, self._unsettledMax(), self._leftOut
         )
@@ -582,6 +619,21 @@ class TaskContainer:
         self._consumer.resume(task.partitions & owned)
         self._wake()
 
+    async def _restoreStores(
+        self, task: _Task, topics: JobTopics, restorer: ChangelogRestorer
+    ) -> dict[str, KeyValueStore[Any, Any]]:
+        stores: dict[str, KeyValueStore[Any, Any]] = {}
+        cacheSize = self.settings.statestoreCacheMaxBytes
+        for store in self.job.stores:
+            engine = await self._open(task, store)
+            place = TopicPartition(self.job.changelogOf(store), task.number)
+            await restorer.restore(place, engine)
+            made = stores[store.name] = KeyValueStore[Any, Any](
+                store.name, store.key, store.value, engine, cacheSize // topics.taskCount
+            )
+            await self._worker.submit(made.measure)
+        return stores
+
     def _unsettledMax(self) -> int:
         assert self._topics is not None
         share = self.settings.statestoreCacheMaxBytes // self._topics.taskCount
@@ -594,8 +646,16 @@ class TaskContainer:
         """
 
         def make() -> IStoreEngine:
-            made = task.engines[store.name] = self._newEngine(task.number, store)
+            folder = self._folderOf(task.number, store)
+            writtenAtMs = _newestFileMs(folder)
+            made = task.engines[store.name] = self._newEngine(folder, store)
+            if wallMs(self._reactor) - writtenAtMs > retentionMs:
+                made.clear()
             return made
+
+        assert self._topics is not None
+        # A deletion that is older may be gone from the changelog, and the key be here still.
+        retentionMs = self._topics.deleteRetentionMs[self.job.changelogOf(store)]
 
         isSaid = False
         while True:
@@ -622,12 +682,13 @@ class TaskContainer:
             self._committer.forget(task.partitions)
             if task.starting is not None:
                 task.starting.cancel()
-            try:
-                if wasRunning and task.instance is not None:
+            if wasRunning and task.instance is not None:
+                try:
                     await self._call(task.instance.close)
-            finally:
-                # Behind whatever its start has under way on the same worker.
-                await self._worker.submit(partial(_closeEngines, task))
+                except Exception as error:  # the author's; the others are closed all the same
+                    self._fail(error)
+            # Behind whatever its start has under way on the same worker.
+            await self._worker.submit(partial(_closeEngines, task))
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions go to another container: commit, and close their tasks."""
@@ -639,10 +700,7 @@ class TaskContainer:
             finally:
                 await self._drop(partitions)
 
-        try:
-            await self._exclusively(work)
-        except Exception as error:
-            self._fail(error)
+        await self._giveUp(work)
 
     async def lose(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions have other containers by now: close their tasks, without a commit."""
@@ -651,13 +709,21 @@ class TaskContainer:
             await self._committer.abort()
             await self._drop(partitions)
 
+        await self._giveUp(work)
+
+    async def _giveUp(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self._exclusively(work)
+            await self._exclusively(work, isForced=True)
+        except CancelledError:
+            # A task is at work still. What it does must not be committed.
+            text = "partitions that go to others could not be given up in max.poll.interval.ms"
+            self._fail(TimedOutError(f"job {self.job.name}: {text}"))
         except Exception as error:
             self._fail(error)
 
     async def _drop(self, partitions: Collection[TopicPartition]) -> None:
         gone = []
+        self._committer.forget(partitions)
         for place in partitions:
             task = self._tasks.get(place.partition)
             if task is not None:
@@ -733,17 +799,17 @@ class _Listener:
         return self._container.lose(partitions)
 
 
-def _process(groups: Iterable[_Group]) -> None:
+def _process(groups: Iterable[_Group], isDue: Callable[[], bool]) -> None:
     """On the worker: until all is handled, or one task needs a commit."""
     for group in groups:
-        group.next = group.instance.process(group.records, group.next)
+        group.next = group.instance.process(group.records, group.next, isDue)
         if not group.isDone:
             return
 
 
-async def _processAsync(groups: Iterable[_Group]) -> None:
+async def _processAsync(groups: Iterable[_Group], isDue: Callable[[], bool]) -> None:
     for group in groups:
-        group.next = await group.instance.processAsync(group.records, group.next)
+        group.next = await group.instance.processAsync(group.records, group.next, isDue)
         if not group.isDone:
             return
 
@@ -754,17 +820,12 @@ def _closeEngines(task: _Task) -> None:
     task.engines.clear()
 
 
-def _engineMaker(job: Job, settings: KafkaTaskSettings) -> Callable[[int, Store], IStoreEngine]:
-    if any(each.engine == ROCKSDB for each in job.stores):
-        from pylogbroker.tasks.state.rocksdbengine import RocksDbEngine
-
-    def make(number: int, store: Store) -> IStoreEngine:
-        if store.engine != ROCKSDB:
-            return MemoryEngine()
-        folder = Path(settings.stateDir, job.name, str(number), store.name)
-        return RocksDbEngine(str(folder), lambda reason: _logDamage(folder, reason))
-
-    return make
+def _newestFileMs(folder: Path) -> float:
+    """When a folder was written last, in milliseconds since the epoch; 0: it has no file."""
+    try:
+        return max((each.stat().st_mtime * 1000 for each in folder.iterdir()), default=0)
+    except OSError:
+        return 0
 
 
 def _logDamage(folder: Path, reason: str) -> None:

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Self
 
 from pylogbroker.errors import ConfigurationError, describeError
@@ -212,11 +214,16 @@ def loadJobs(path: str) -> dict[str, Job]:
     """
     if not Path(path).is_file():
         raise ConfigurationError(f"{path}: there is no such file")
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:  # as for a program: it may import its neighbours
+        sys.path.insert(0, folder)
     try:
         found: dict[str, Any] = runpy.run_path(path)
     except (Exception, SystemExit) as error:  # the author's code
+        lines = [each.lineno for each in extract_tb(error.__traceback__) if each.filename == path]
+        where = f"{path}, line {lines[-1]}" if lines else path
         raise ConfigurationError(
-            f"{path}: {type(error).__name__}: {describeError(error)}"
+            f"{where}: {type(error).__name__}: {describeError(error)}"
         ) from error
     jobs: dict[str, Job] = {}
     for value in found.values():

@@ -15,6 +15,7 @@ What must be true:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -81,7 +82,7 @@ class OutputCommitter:
         self._transaction: Transaction | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._lossCount = 0  # messages that were not confirmed, as far as that was dealt with
-        self._lostTransactionCount = 0  # in a row
+        self._lossCounts: Counter[TopicPartition] = Counter()  # transactions lost, in a row
 
     async def send(self, instances: Iterable[TaskInstance]) -> None:
         """
@@ -130,7 +131,7 @@ class OutputCommitter:
             return
         await self._begin()
         lasts = await self._sendChanges(changed)
-        await self._confirm()
+        await self._confirm(positions)
         if self._transaction is not None:
             await self._commitTransaction(self._transaction, positions)
         marks = [
@@ -146,7 +147,8 @@ class OutputCommitter:
                 return
         self._committed.update(positions)
         self.commitCount += 1
-        self._lostTransactionCount = 0
+        for place in positions:
+            self._lossCounts.pop(place, None)
 
     async def _sendChanges(self, changed: Changed) -> list[list[RecordMetadata]]:
         """@return: for each store, where its last change is, once that is confirmed."""
@@ -173,20 +175,23 @@ class OutputCommitter:
         # the store has, once more.
         return store.mark or ChangelogMark(topicId, 0)
 
-    async def _confirm(self) -> None:
-        """Wait until all that was sent is confirmed."""
+    async def _confirm(self, positions: Iterable[TopicPartition]) -> None:
+        """
+        Wait until all that was sent is confirmed.
+
+        @param positions: of whose messages it is.
+        """
         producer = self._producer
         await producer.flush()
-        lost = self._losses()
-        count, self._lossCount = lost - self._lossCount, lost
+        count = self._losses() - self._lossCount
         if producer.fatalError is not None:
             raise producer.fatalError
         if not count:
             return
         text = f"job {self._job.name}: {count} messages that tasks sent were not confirmed"
         if self._transaction is not None:
-            self._lostTransactionCount += 1
-            if self._lostTransactionCount < LOST_TRANSACTION_COUNT_MAX:
+            self._lossCounts.update(list(positions))  # a mapping's values would be added
+            if max(self._lossCounts.values(), default=0) < LOST_TRANSACTION_COUNT_MAX:
                 raise TransactionAbortedError(text)
         raise UnknownOutcomeError(text)
 
@@ -223,6 +228,16 @@ class OutputCommitter:
         """Partitions have gone, with the positions that were committed."""
         for place in partitions:
             self._committed.pop(place, None)
+
+    async def takeOver(self) -> None:
+        """
+        With exactly once, end what an earlier container of the same id has left open: its messages
+        would be waited for.
+
+        @raise PylogbrokerError: the producer cannot be used.
+        """
+        await self._begin()
+        await self.abort()
 
 
 def _apply(changed: Changed, marks: list[ChangelogMark]) -> None:

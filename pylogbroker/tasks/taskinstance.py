@@ -228,12 +228,18 @@ class TaskInstance:
         """End. May return an awaitable."""
         return self._task.close()
 
-    def process(self, records: Sequence[IncomingRecord], start: int = 0) -> int:
+    def process(
+        self,
+        records: Sequence[IncomingRecord],
+        start: int = 0,
+        isDue: Callable[[], bool] = lambda: False,
+    ) -> int:
         """
         Handle messages in order. May block, as the author's object does.
 
         @param records: of this task's partitions.
         @param start: of the first one to handle.
+        @param isDue: whether to return behind the message in hand.
         @return: of the first one that was not handled: their count, or a commit comes first.
         @raise TaskFailedError: a message could not be handled, and C{onError} is C{stop}. Those
             before it were handled.
@@ -250,11 +256,16 @@ class TaskInstance:
             except Exception as error:
                 self._failed(record, error, before)
             self._handled(record)
-            if self.isFull:
+            if self.isFull or isDue():
                 return index + 1
         return len(records)
 
-    async def processAsync(self, records: Sequence[IncomingRecord], start: int = 0) -> int:
+    async def processAsync(
+        self,
+        records: Sequence[IncomingRecord],
+        start: int = 0,
+        isDue: Callable[[], bool] = lambda: False,
+    ) -> int:
         """As L{process}, for a task with coroutine functions."""
         process = self._task.process
         for index in range(start, len(records)):
@@ -267,7 +278,7 @@ class TaskInstance:
             except Exception as error:
                 self._failed(record, error, before)
             self._handled(record)
-            if self.isFull:
+            if self.isFull or isDue():
                 return index + 1
         return len(records)
 

@@ -21,7 +21,7 @@ from pylogbroker.tasks.job import DEAD_LETTER, Job
 from pylogbroker.types import formatCount
 
 COMPACT = "compact"
-_POLICY = "cleanup.policy"
+_POLICY, _RETENTION = "cleanup.policy", "delete.retention.ms"
 
 log = Logger()
 
@@ -32,10 +32,12 @@ class JobTopics(NamedTuple):
 
     @ivar partitionCounts: of the inputs.
     @ivar topicIds: of the changelogs, 16 bytes each; zeros: the brokers have none.
+    @ivar deleteRetentionMs: how long the changelogs keep deletions.
     """
 
     partitionCounts: dict[str, int]
     topicIds: dict[str, bytes]
+    deleteRetentionMs: dict[str, int]
 
     @property
     def taskCount(self) -> int:
@@ -97,8 +99,8 @@ async def prepareTopics(admin: AdminClient, job: Job, replicationFactor: int) ->
     found = checkAll(await admin.describeTopics(changelogs)) if changelogs else {}
     for topic, each in found.items():
         _checkChangelog(job, topic, len(each.partitions), taskCount)
-    await _checkPolicies(admin, job, list(changelogs))
-    return JobTopics(counts, {topic: each.topicId for topic, each in found.items()})
+    topicIds = {topic: each.topicId for topic, each in found.items()}
+    return JobTopics(counts, topicIds, await _checkPolicies(admin, job, list(changelogs)))
 
 
 def _checkChangelog(job: Job, topic: str, count: int, taskCount: int) -> None:
@@ -110,15 +112,19 @@ def _checkChangelog(job: Job, topic: str, count: int, taskCount: int) -> None:
         )
 
 
-async def _checkPolicies(admin: AdminClient, job: Job, topics: list[str]) -> None:
+async def _checkPolicies(admin: AdminClient, job: Job, topics: list[str]) -> dict[str, int]:
+    """@return: how long each changelog keeps deletions, in milliseconds."""
+    retentions: dict[str, int] = {}
     if not topics:
-        return
+        return retentions
     resources = [ConfigResource(ResourceKind.TOPIC, topic) for topic in topics]
-    found: dict[Any, Any] = checkAll(await admin.describeConfigs(resources, [_POLICY]))
+    found: dict[Any, Any] = checkAll(await admin.describeConfigs(resources, [_POLICY, _RETENTION]))
     for resource, settings in found.items():
         policy = settings[_POLICY].value
-        if COMPACT not in policy.split(","):
+        if policy != COMPACT:
             raise ConfigurationError(
                 f"job {job.name}: changelog {resource.name} has {_POLICY}={policy}: it must be"
                 f" {COMPACT}, or state is lost with old segments"
             )
+        retentions[resource.name] = int(settings[_RETENTION].value)
+    return retentions

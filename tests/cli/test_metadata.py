@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from twisted.internet import reactor
+from twisted.internet.task import deferLater
+
 from pylogbroker.cluster.kafka.metadatalog import HEAD, ROOT
 from pylogbroker.errors import StorageError
 from pylogbroker.testing.localbroker import LocalBroker
@@ -83,8 +86,15 @@ class MoveTests(ClusterCase):
             image = self.image(each)
             self.assertEqual(set(image.topics), {"a", "b"})
             self.assertIn(image.clusterId, Path(each.directory, "meta.properties").read_text())
-        found = self.image(brokers[0]).topics["b"].partitions
-        self.assertEqual([each.leader for each in found], [2] * 3)
+
+        def leaders() -> list[int]:
+            return [each.leader for each in self.image(brokers[0]).topics["b"].partitions]
+
+        for _turn in range(500):  # broker 1 learns of them a little later
+            if leaders() == [2] * 3:
+                break
+            await deferLater(reactor, 0.02)
+        self.assertEqual(leaders(), [2] * 3)
 
     async def test_interrupted(self) -> None:
         """A move that was interrupted before it renamed the journal is repeated."""

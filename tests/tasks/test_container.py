@@ -4,8 +4,12 @@ Tests of L{pylogbroker.tasks.container}, with a real broker in the process.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from threading import Event
+from time import sleep, time
 from typing import Any
 
 from twisted.internet import reactor
@@ -16,10 +20,15 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.routing import checkAll
-from pylogbroker.client.kafka.admin.topics import NewTopic
+from pylogbroker.client.kafka.admin.topics import ConfigResource, NewTopic, ResourceKind
 from pylogbroker.config.kafka.clientsettings import KafkaAdminSettings
 from pylogbroker.config.kafka.tasksettings import AT_LEAST_ONCE, EXACTLY_ONCE
-from pylogbroker.errors import ConfigurationError, TaskFailedError
+from pylogbroker.errors import (
+    ConfigurationError,
+    OffsetOutOfRangeError,
+    TaskFailedError,
+    TimedOutError,
+)
 from pylogbroker.tasks.api import (
     IncomingMessageEnvelope,
     MessageCollector,
@@ -30,6 +39,7 @@ from pylogbroker.tasks.api import (
 from pylogbroker.tasks.container import TaskContainer
 from pylogbroker.tasks.job import DEAD_LETTER, MEMORY, ROCKSDB, SKIP, Input, Job, Output, Store
 from pylogbroker.tasks.serdes import INTEGER, STRING
+from pylogbroker.tasks.state.rocksdbengine import RocksDbEngine
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.types import TopicPartition
 from tests.tasks.jobs import (
@@ -121,6 +131,11 @@ def asTest(method: Any) -> Any:
 
     test.__name__, test.__doc__ = method.__name__, method.__doc__
     return test
+
+
+def told(events: Iterable[Any]) -> str:
+    """What was logged."""
+    return "\n".join(formatEvent(each) or "" for each in events)
 
 
 class WordCountTests(ContainerCase):
@@ -327,6 +342,159 @@ class ContainerTests(ContainerCase):
             for topic in ("words", "words.trial")
         ]
         self.assertEqual(found, [TRUTH, TRUTH])
+
+
+class StoreTests(ContainerCase):
+    """Stores that are left on a disk."""
+
+    async def _begin(self) -> None:
+        await self.createTopic("words", 1)
+        await self.publish("words", "a", "b")
+        await self.make(countWords(ROCKSDB)).run()
+
+    def folder(self) -> Path:
+        return Path(self.stateDir, "count-words", "0", "word-counts")
+
+    async def _admin(self, work: Any) -> None:
+        settings = {"bootstrap.servers": self.broker.bootstrapServers}
+        async with AdminClient(reactor, KafkaAdminSettings.fromProperties(settings)) as admin:
+            checkAll(await work(admin))
+
+    @asTest
+    async def test_otherChangelog(self) -> None:
+        """A store of a changelog that was deleted, and created anew, begins empty."""
+        await self._begin()
+        await self._admin(lambda admin: admin.deleteTopics(["word-counts"]))
+        await self.publish("words", "a")
+        with capturedLogs() as events:
+            await self.make(countWords(ROCKSDB)).run()
+        self.assertEqual(await self.counts(), {"a": 1})
+        self.assertIn("of another changelog", told(events))
+
+    @asTest
+    async def test_deletedRecords(self) -> None:
+        """A store whose changelog begins behind what it has is built anew."""
+        await self._begin()
+        place = TopicPartition("word-counts", 0)
+        await self.publish("words", "c")
+        await self.make(countWords(ROCKSDB), state_dir=self.mktemp()).run()
+        topic = ConfigResource(ResourceKind.TOPIC, "word-counts")
+        for policy in ("delete", "compact"):
+            configs = {topic: {"cleanup.policy": policy}}
+            await self._admin(lambda admin, configs=configs: admin.alterConfigs(configs))
+            if policy == "delete":
+                await self._admin(lambda admin: admin.deleteRecords({place: 3}))
+        await self.publish("words", "a")
+        with capturedLogs() as events:
+            await self.make(countWords(ROCKSDB)).run()
+        self.assertEqual(await self.counts(), {"a": 1})
+        self.assertTrue(
+            any("begins at 3, behind 2" in (formatEvent(each) or "") for each in events)
+        )
+
+    @asTest
+    async def test_old(self) -> None:
+        """
+        A store that was not written for longer than the changelog keeps deletions is built anew: it
+        may have keys that were deleted since.
+        """
+        await self._begin()
+        again = self.make(countWords(ROCKSDB))
+        await again.run()
+        self.assertEqual(again.restoredCount, 0)
+        old = time() - 2 * 86_400
+        for each in self.folder().iterdir():
+            os.utime(each, (old, old))
+        again = self.make(countWords(ROCKSDB))
+        await again.run()
+        self.assertEqual(again.restoredCount, 2)
+
+    @asTest
+    async def test_inUse(self) -> None:
+        """A store that another container has still is waited for."""
+        await self._begin()
+        await self.publish("words", "a")
+        engine = RocksDbEngine(str(self.folder()), self.fail)
+        with capturedLogs() as events:
+            running = self.make(countWords(ROCKSDB)).run()
+            await self.until(lambda: any("waits: " in (formatEvent(each) or "") for each in events))
+        engine.close()
+        await running
+        self.assertEqual(await self.counts(), {"a": 2, "b": 1})
+
+
+class FailureTests(ContainerCase):
+    """What ends a container, and what is not committed then."""
+
+    @asTest
+    async def test_close(self) -> None:
+        """What C{close} raises ends the container; the other tasks are closed, too."""
+        closed: list[StreamTask] = []
+
+        class Failing(CountWords):
+            def close(self) -> None:
+                closed.append(self)
+                raise ValueError("no end")
+
+        await self.createTopic("words", 2)
+        await self.publish("words", "a", "b", "c", "d")
+        container = self.make(countWords(ROCKSDB, task=Failing))
+        failure = await self.failureOf(container.run(), ValueError)
+        self.assertEqual(str(failure), "no end")
+        self.assertEqual(len(closed), 2)
+        await self.make(countWords(ROCKSDB)).run()  # no store is in use
+        self.assertEqual(await self.counts(), dict.fromkeys("abcd", 1))
+
+    @asTest
+    async def test_noPosition(self) -> None:
+        """Without a position, and with C{auto.offset.reset=none}, a container ends."""
+        await self.createTopic("words", 1)
+        await self.publish("words", "a")
+        container = self.make(countWords(), isUntilEnd=False, consumer_auto_offset_reset="none")
+        await self.failureOf(container.run(), OffsetOutOfRangeError)
+
+    @asTest
+    async def test_lostTooLate(self) -> None:
+        """
+        A container that cannot close a task in time when its partition is lost ends, and commits
+        nothing more.
+        """
+        await self.createTopic("words", 1)
+        await self.publish("words", "a")
+        begun, end = Event(), Event()
+
+        class Slow(CountWords):
+            def process(self, *given: Any) -> None:
+                begun.set()
+                end.wait(10)
+                super().process(*given)
+
+        container = self.make(countWords(task=Slow), isUntilEnd=False)
+        running = container.run()
+        await self.until(begun.is_set)
+        losing = Deferred.fromCoroutine(container.lose([TopicPartition("words", 0)]))
+        losing.cancel()
+        await losing
+        end.set()
+        failure = await self.failureOf(running, TimedOutError)
+        self.assertIn("max.poll.interval.ms", str(failure))
+        self.assertEqual((await self.positions("count-words", "words"))[0], 0)
+
+    @asTest
+    async def test_slow(self) -> None:
+        """A batch that takes longer than the interval of commits is committed in parts."""
+        await self.createTopic("words", 1)
+        await self.publish("words", *"abcdefgh")
+
+        class Slow(CountWords):
+            def process(self, *given: Any) -> None:
+                sleep(0.05)
+                super().process(*given)
+
+        container = self.make(countWords(task=Slow), commit_interval_ms="60")
+        await container.run()
+        self.assertGreaterEqual(container.commitCount, 3)
+        self.assertEqual(await self.counts(), dict.fromkeys("abcdefgh", 1))
 
 
 class SharingTests(ContainerCase):

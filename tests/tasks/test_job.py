@@ -228,12 +228,12 @@ class LoadJobsTests(SynchronousTestCase):
         for text, reason in (
             ("x = 1", "no global name in it is a Job"),
             ("x = (", "SyntaxError: "),
-            ("raise ValueError('no')", "ValueError: no"),
-            ("raise SystemExit(3)", "SystemExit: 3"),
-            ("import nothing.like.it", "ModuleNotFoundError: "),
+            ("x = 1\nraise ValueError('no')", ", line 2: ValueError: no"),
+            ("raise SystemExit(3)", ", line 1: SystemExit: 3"),
+            ("import nothing.like.it", ", line 1: ModuleNotFoundError: "),
             (
                 "from pylogbroker.tasks.job import *\nJob('j', None, [])",
-                "ConfigurationError: job j: it has no input",
+                ", line 2: ConfigurationError: job j: it has no input",
             ),
             (
                 "from pylogbroker.tasks.job import *\n"
@@ -244,7 +244,9 @@ class LoadJobsTests(SynchronousTestCase):
             path = self.write(text)
             with self.assertRaises(ConfigurationError) as caught:
                 loadJobs(path)
-            self.assertTrue(str(caught.exception).startswith(f"{path}: {reason}"), caught.exception)
+            separator = "" if reason.startswith(",") else ": "
+            text = str(caught.exception)
+            self.assertTrue(text.startswith(f"{path}{separator}{reason}"), text)
 
     def test_noFile(self) -> None:
         """A folder, or nothing, is no job file."""
