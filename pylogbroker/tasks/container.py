@@ -17,7 +17,7 @@ What must be true:
   last positions, with their stores as they were then.
   - Before a partition goes to another container, its task has handled what it was given, and its
   position is committed.
-  - Messages, windows, commits and changes of the assignment never overlap: one lock has them all.
+  - Messages, windows, commits and the giving up of partitions never overlap: one lock has them all.
   - A message that its task cannot handle is never passed over unless the job says so. With
   C{onError=stop} what came before is committed, and the container ends.
 """
@@ -649,14 +649,13 @@ class TaskContainer:
             folder = self._folderOf(task.number, store)
             writtenAtMs = _newestFileMs(folder)
             made = task.engines[store.name] = self._newEngine(folder, store)
-            if wallMs(self._reactor) - writtenAtMs > retentionMs:
+            if made.mark is not None and wallMs(self._reactor) - writtenAtMs > retentionMs:
                 made.clear()
             return made
 
         assert self._topics is not None
         # A deletion that is older may be gone from the changelog, and the key be here still.
         retentionMs = self._topics.deleteRetentionMs[self.job.changelogOf(store)]
-
         isSaid = False
         while True:
             try:

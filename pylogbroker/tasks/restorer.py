@@ -93,25 +93,24 @@ class ChangelogRestorer:
         starts = checkAll(await self._admin.listOffsets({place: EARLIEST}))
         end, first = ends[place].offset, starts[place].offset
         topicId, mark = self._topicIds[place.topic], engine.mark
+        start = first
         if mark is not None and (mark.topicId != topicId or mark.offset > end):
             log.warn(
                 "Store of {place}: it is of another changelog, and is built anew", place=str(place)
             )
-            mark = None
-        if mark is None:
             await self._worker.submit(engine.clear)
-        start = first if mark is None else mark.offset
-        if start < first:
+        elif mark is not None and mark.offset < first:
             # Compaction never moves the log's start; deleted records are gone from the store, too.
             log.warn(
                 "Store of {place}: its changelog begins at {first}, behind {start}; it is built"
                 " anew",
                 place=str(place),
                 first=first,
-                start=start,
+                start=mark.offset,
             )
             await self._worker.submit(engine.clear)
-            start = first
+        elif mark is not None:
+            start = mark.offset
         if start >= end:
             return
         progress = RestoreProgress(place, start, end)

@@ -194,7 +194,7 @@ class TaskInstance:
         """See L{pylogbroker.tasks.api.TaskCoordinator}."""
         self.isCommitAsked = self.isShutdownAsked = True
 
-    # -- for whoever runs it
+    # -- for its caller
 
     def takeOutputs(self) -> list[OutgoingRecord]:
         """What was sent since the last call."""

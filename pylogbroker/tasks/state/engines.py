@@ -27,7 +27,7 @@ class IStoreEngine(Protocol):
     An engine blocks, and is used by one thread at a time. Each method raises L{StorageError} when
     the files fail; its text names the directory.
 
-    @ivar mark: L{None}: nothing is known; restore from the changelog's beginning.
+    @ivar mark: L{None}: there are no entries; restore from the changelog's beginning.
     @ivar size: bytes on disk (an estimate), or of keys and values in memory.
     """
 
