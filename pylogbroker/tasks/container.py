@@ -59,13 +59,12 @@ from pylogbroker.net.timer import wallMs
 from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
-from pylogbroker.tasks.job import ROCKSDB, Job, Store
+from pylogbroker.tasks.job import Job, Store
 from pylogbroker.tasks.outputcommitter import OutputCommitter
 from pylogbroker.tasks.restorer import ChangelogRestorer
 from pylogbroker.tasks.state.engines import IStoreEngine
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
-from pylogbroker.tasks.state.memoryengine import MemoryEngine
-from pylogbroker.tasks.state.rocksdbengine import RocksDbEngine
+from pylogbroker.tasks.state.statedirectory import IStateDirectory, StateDirectory
 from pylogbroker.tasks.taskinstance import TaskInstance
 from pylogbroker.tasks.topics import JobTopics, isMissing, missingInputs, prepareTopics
 from pylogbroker.types import TopicPartition
@@ -164,6 +163,7 @@ class TaskContainer:
         containerId: str = "",
         isUntilEnd: bool = False,
         worker: IWorker | None = None,
+        stateDirectory: IStateDirectory | None = None,
         random: Callable[[], float] | None = None,
     ) -> None:
         """
@@ -173,6 +173,7 @@ class TaskContainer:
             by lot.
         @param isUntilEnd: end when all messages are handled that there were at the start.
         @param worker: what tasks and stores run on, one job at a time; by default a thread.
+        @param stateDirectory: where its stores are; by default the job's folder in C{state.dir}.
         @param random: numbers from 0 up to, not including, 1.
         @raise ConfigurationError: the settings are wrong, or the stores' engine is not installed.
         """
@@ -180,10 +181,14 @@ class TaskContainer:
             settings = KafkaTaskSettings.fromProperties(settings, _logWarning)
         if random is None:
             random = Random(SystemRandom().getrandbits(64)).random
+        if stateDirectory is None:
+            folder = Path(settings.stateDir, job.name)
+            stateDirectory = StateDirectory(folder, partial(wallMs, reactor))
         self.job = job
         self.settings = settings
         self._reactor = reactor
         self._random = random
+        self._stateDirectory = stateDirectory
         self._isUntilEnd = isUntilEnd
         self._isAsync = job.isAsync
         self._worker = worker or ThreadPoolWorker(reactor, f"tasks of {job.name}", 1)
@@ -203,7 +208,7 @@ class TaskContainer:
         self._consumer = KafkaConsumer(
             reactor,
             settings.forConsumer(job.name, _logWarning),
-            assignor=TaskAssignor(self._storedTasks),
+            assignor=TaskAssignor(stateDirectory.tasks),
             random=random,
         )
         self._producer = KafkaProducer(
@@ -562,23 +567,6 @@ class TaskContainer:
 
     # -- tasks come and go
 
-    def _storedTasks(self) -> list[int]:
-        """The tasks that have state on this machine."""
-        folder = Path(self.settings.stateDir, self.job.name)
-        try:
-            return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
-        except OSError:  # there is none yet
-            return []
-
-    def _folderOf(self, number: int, store: Store) -> Path:
-        return Path(self.settings.stateDir, self.job.name, str(number), store.name)
-
-    @staticmethod
-    def _newEngine(folder: Path, store: Store) -> IStoreEngine:
-        if store.engine != ROCKSDB:
-            return MemoryEngine()
-        return RocksDbEngine(str(folder), partial(_logDamage, folder))
-
     def _startTasks(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.pause(partitions)
         started = []
@@ -646,15 +634,11 @@ class TaskContainer:
         """
 
         def make() -> IStoreEngine:
-            folder = self._folderOf(task.number, store)
-            writtenAtMs = _newestFileMs(folder)
-            made = task.engines[store.name] = self._newEngine(folder, store)
-            if made.mark is not None and wallMs(self._reactor) - writtenAtMs > retentionMs:
-                made.clear()
+            made = self._stateDirectory.open(task.number, store, retentionMs)
+            task.engines[store.name] = made
             return made
 
         assert self._topics is not None
-        # A deletion that is older may be gone from the changelog, and the key be here still.
         retentionMs = self._topics.deleteRetentionMs[self.job.changelogOf(store)]
         isSaid = False
         while True:
@@ -817,20 +801,6 @@ def _closeEngines(task: _Task) -> None:
     for engine in task.engines.values():
         engine.close()
     task.engines.clear()
-
-
-def _newestFileMs(folder: Path) -> float:
-    """When a folder was written last, in milliseconds since the epoch; 0: it has no file."""
-    try:
-        return max((each.stat().st_mtime * 1000 for each in folder.iterdir()), default=0)
-    except OSError:
-        return 0
-
-
-def _logDamage(folder: Path, reason: str) -> None:
-    log.warn(
-        "Store {folder} is damaged, and built anew: {reason}", folder=str(folder), reason=reason
-    )
 
 
 def _logWarning(message: str) -> None:
