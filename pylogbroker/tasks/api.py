@@ -166,6 +166,22 @@ class TaskCoordinator(Protocol):
         ...
 
 
+class Counter:
+    """
+    A number that a task counts, for people.
+
+    @ivar count: since the task began.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def increment(self, count: int = 1) -> None:
+        self.count += count
+
+
 class TaskContext(Protocol):
     """
     What a task knows of itself.
@@ -179,6 +195,10 @@ class TaskContext(Protocol):
 
     def getStore(self, name: str) -> KeyValueStore[Any, Any]:
         """@raise ConfigurationError: the job has no store of this name."""
+        ...
+
+    def getCounter(self, name: str) -> Counter:
+        """A counter of the task, which its container's status and metrics show."""
         ...
 
 

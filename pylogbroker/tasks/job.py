@@ -52,9 +52,29 @@ class Input:
 
     @ivar key: decodes the keys.
     @ivar message: decodes the messages.
+    @ivar isBootstrap: whether a task reads it to the end that it has when the task starts before it
+        gets any message of the other inputs; and before those of the same timestamp later.
+    @ivar isBroadcast: whether each task reads all partitions, from the beginning at each start.
     """
 
     topic: str
+    key: Serde = BYTES
+    message: Serde = BYTES
+    isBootstrap: bool = False
+    isBroadcast: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """
+    A topic within a job: its tasks write it under other keys, and read it again. For the tasks
+    its name stands for the topic, in envelopes of both kinds.
+
+    @ivar key: encodes and decodes the keys.
+    @ivar message: encodes and decodes the messages.
+    """
+
+    name: str
     key: Serde = BYTES
     message: Serde = BYTES
 
@@ -97,6 +117,9 @@ class Job:
 
     @ivar name: also its group's.
     @ivar task: makes a task for each partition: a class, or a function without parameters.
+    @ivar repartitions: topics C{<job>-<name>-repartition}.
+    @ivar copartitions: inputs, and names of repartitions, that must have equally many partitions:
+        their messages of one key meet in one task.
     @ivar config: reaches C{init}.
     @ivar windowMs: how often C{window} is called; 0: never.
     @ivar onError: one of L{ON_ERROR}.
@@ -109,6 +132,8 @@ class Job:
     inputs: Sequence[Input]
     outputs: Sequence[Output] = ()
     stores: Sequence[Store] = ()
+    repartitions: Sequence[Repartition] = ()
+    copartitions: Sequence[Sequence[str]] = ()
     config: Mapping[str, str] = field(default_factory=dict)
     windowMs: int = 0
     onError: str = STOP
@@ -116,7 +141,7 @@ class Job:
     _topicSuffix: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "stores"):
+        for name in ("inputs", "outputs", "stores", "repartitions", "copartitions"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._checkNames("job", [self.name], NAME_SIZE_MAX)
         self._checkNames("store", [each.name for each in self.stores], NAME_SIZE_MAX)
@@ -125,8 +150,15 @@ class Job:
         changelogs = [self.changelogOf(each) for each in self.stores]
         self._checkNames("changelog", changelogs)
         self._checkNames("dead-letter topic", [self.deadLetters])
-        if not self.inputs:
-            raise ConfigurationError(f"job {self.name}: it has no input")
+        self._checkNames("repartition", [each.name for each in self.repartitions], NAME_SIZE_MAX)
+        repartitioned = [self.repartitionTopicOf(each) for each in self.repartitions]
+        self._checkNames("repartition topic", repartitioned)
+        if all(each.isBroadcast for each in self.inputs):
+            raise ConfigurationError(
+                f"job {self.name}: it has no input that is divided among its tasks"
+                if self.inputs
+                else f"job {self.name}: it has no input"
+            )
         if self.onError not in ON_ERROR:
             raise ConfigurationError(
                 f"job {self.name}: onError={self.onError!r} is none of {', '.join(ON_ERROR)}"
@@ -140,12 +172,26 @@ class Job:
                     f" {', '.join(ENGINES)}"
                 )
         read = {each.topic for each in self.inputs}
-        written = [*changelogs, self.deadLetters] + [self.topicOf(each) for each in self.outputs]
+        outputs = [self.topicOf(each) for each in self.outputs]
+        written = [*changelogs, self.deadLetters, *outputs, *repartitioned]
         for topic in written:
             if topic in read:
                 raise ConfigurationError(
                     f"job {self.name}: it reads topic {topic}, and writes it: it would have no end"
                 )
+        for topic in repartitioned:
+            if topic in (*changelogs, self.deadLetters, *outputs):
+                raise ConfigurationError(
+                    f"job {self.name}: topic {topic} is written for something else, and is a"
+                    " repartition's"
+                )
+        known = [*read, *(each.topic for each in self.outputs)]
+        for repartition in self.repartitions:
+            if repartition.name in known:
+                raise ConfigurationError(
+                    f"job {self.name}: {repartition.name} names a repartition and a topic"
+                )
+        self._checkCopartitions()
         for each in self.outputs:
             if self.topicOf(each) in changelogs:
                 raise ConfigurationError(
@@ -159,6 +205,17 @@ class Job:
             raise ConfigurationError(
                 f"job {self.name}: topic {self.deadLetters} is a changelog and has dead letters"
             )
+
+    def _checkCopartitions(self) -> None:
+        divided = [each.topic for each in self.inputs if not each.isBroadcast]
+        divided += [each.name for each in self.repartitions]
+        for names in self.copartitions:
+            for name in names:
+                if name not in divided:
+                    raise ConfigurationError(
+                        f"job {self.name}: {name} is to have as many partitions as others, and is"
+                        " no input that is divided among the tasks, and no repartition"
+                    )
 
     def _checkNames(self, kind: str, names: Iterable[str], sizeMax: int = TOPIC_SIZE_MAX) -> None:
         seen = set()
@@ -190,6 +247,10 @@ class Job:
         """The topic of a store's changes."""
         given = store.changelog + self._topicSuffix if store.changelog else ""
         return given or f"{self.name}-{store.name}-changelog"
+
+    def repartitionTopicOf(self, repartition: Repartition) -> str:
+        """The topic of a repartition."""
+        return f"{self.name}-{repartition.name}-repartition"
 
     @property
     def deadLetters(self) -> str:

@@ -24,7 +24,7 @@ from pylogbroker.errors import (
     describeError,
 )
 from pylogbroker.records.batchbuilder import recordSizeMax
-from pylogbroker.tasks.api import IncomingMessageEnvelope, OutgoingMessageEnvelope
+from pylogbroker.tasks.api import Counter, IncomingMessageEnvelope, OutgoingMessageEnvelope
 from pylogbroker.tasks.job import DEAD_LETTER, STOP, Job
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.types import TopicPartition
@@ -101,6 +101,7 @@ class TaskInstance:
     @ivar stores: by name.
     @ivar outputs: what was sent and not taken yet.
     @ivar outputSize: bytes of it, with L{OUTPUT_OVERHEAD}.
+    @ivar counters: the author's, by name.
     @ivar positions: the next offset of each partition of which messages were handled.
     @ivar isCommitAsked: whether the task asked for a commit; the caller sets it back.
     @ivar isShutdownAsked: whether it asked its container to end.
@@ -133,11 +134,18 @@ class TaskInstance:
         self._unsettledMax = unsettledMax
         self._onLeftOut = onLeftOut
         self._timestamp: int | None = None
-        self._inputs = {each.topic: (each.key.decode, each.message.decode) for each in job.inputs}
+        self.counters: dict[str, Counter] = {}
+        self._inputs = {
+            each.topic: (each.topic, each.key.decode, each.message.decode) for each in job.inputs
+        }
         self._outputs = {
             each.topic: (job.topicOf(each), each.key.encode, each.message.encode)
             for each in job.outputs
         }
+        for each in job.repartitions:
+            topic = job.repartitionTopicOf(each)
+            self._inputs[topic] = (each.name, each.key.decode, each.message.decode)
+            self._outputs[each.name] = (topic, each.key.encode, each.message.encode)
 
     def __repr__(self) -> str:
         return f"<TaskInstance {self.taskName}, {self.handledCount} messages handled>"
@@ -150,6 +158,13 @@ class TaskInstance:
         if found is None:
             known = ", ".join(sorted(self.stores)) or "none"
             raise ConfigurationError(f"job {self._job.name} has no store {name!r}; it has: {known}")
+        return found
+
+    def getCounter(self, name: str) -> Counter:
+        """See L{pylogbroker.tasks.api.TaskContext}."""
+        found = self.counters.get(name)
+        if found is None:
+            found = self.counters[name] = Counter()
         return found
 
     def send(self, envelope: OutgoingMessageEnvelope) -> None:
@@ -296,9 +311,9 @@ class TaskInstance:
             record.key,
             record.value,
         )
-        decodeKey, decodeMessage = self._inputs[topic]
+        name, decodeKey, decodeMessage = self._inputs[topic]
         return IncomingMessageEnvelope(
-            topic,
+            name,
             partition,
             offset,
             record.timestamp,

@@ -14,6 +14,7 @@ Serdes, stores, limits and C{onError} are those of a container; stores are in me
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -82,11 +83,13 @@ class TaskTestDriver:
         self._isAsync = job.isAsync
         self._offsets: dict[tuple[str, int], int] = {}
         self._outputs: dict[str, list[SentRecord]] = {}
+        self._repartitioned: deque[OutgoingRecord] = deque()
         self._windowAtMs = nowMs + job.windowMs
         self._inputs = {each.topic: each for each in job.inputs}
         self._serdes: dict[str, tuple[Serde, Serde]] = {
             job.topicOf(each): (each.key, each.message) for each in job.outputs
         }
+        self._repartitions = {job.repartitionTopicOf(each) for each in job.repartitions}
         self._serdes[job.deadLetters] = (BYTES, BYTES)
         self._changelogs = {each.name: job.changelogOf(each) for each in job.stores}
         for store in job.stores:
@@ -139,26 +142,35 @@ class TaskTestDriver:
             raise ConfigurationError(f"topic {topic} is no input of the job; it has: {known}")
         keyData = None if key is None else given.key.encode(key)
         data = None if message is None else given.message.encode(message)
+        if timestamp is None:
+            timestamp = self.nowMs
+        sent = OutgoingRecord(topic, data, keyData, headers, timestamp, partition)
+        self._deliver(sent, self._tasks if given.isBroadcast else None)
+        self._deliverRepartitioned()
+
+    def _deliverRepartitioned(self) -> None:
+        while self._repartitioned:
+            self._deliver(self._repartitioned.popleft())
+
+    def _deliver(self, sent: OutgoingRecord, tasks: Iterable[TaskInstance] | None = None) -> None:
+        topic, partition = sent.topic, sent.partition
         if partition is None:
             count = len(self._tasks)
-            partition = 0 if keyData is None else KEY_PARTITIONERS[MURMUR2](keyData, count)
-        task = self._taskOf(partition)
+            partition = 0 if sent.key is None else KEY_PARTITIONERS[MURMUR2](sent.key, count)
         offset = self._offsets.get((topic, partition), 0)
+        taken = [self._taskOf(partition)] if tasks is None else tasks
         self._offsets[topic, partition] = offset + 1
-        record = _Input(
-            topic,
-            partition,
-            offset,
-            self.nowMs if timestamp is None else timestamp,
-            keyData,
-            data,
-            headers,
-        )
+        timestamp = self.nowMs if sent.timestamp is None else sent.timestamp
+        record = _Input(topic, partition, offset, timestamp, sent.key, sent.value, sent.headers)
+        for task in taken:
+            self._process(task, record)
+            self._collect(task)
+
+    def _process(self, task: TaskInstance, record: _Input) -> None:
         if self._isAsync:
             self._call(lambda: task.processAsync([record]))
         else:
             task.process([record])
-        self._collect(task)
 
     def advanceWallClockTime(self, ms: int) -> None:
         """Move the clock, and call C{window} of all tasks each time that it is due."""
@@ -169,6 +181,7 @@ class TaskTestDriver:
             for task in self._tasks:
                 self._call(task.window)
                 self._collect(task)
+            self._deliverRepartitioned()
         self.nowMs = end
 
     def commit(self) -> None:
@@ -189,7 +202,9 @@ class TaskTestDriver:
 
     def _collect(self, task: TaskInstance) -> None:
         isFull = task.isFull
-        self._sent(task.takeOutputs())
+        sent = task.takeOutputs()
+        self._repartitioned += (each for each in sent if each.topic in self._repartitions)
+        self._sent(each for each in sent if each.topic not in self._repartitions)
         if isFull:
             self.commit()
 
