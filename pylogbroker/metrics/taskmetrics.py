@@ -59,6 +59,9 @@ class TaskFigures(Protocol):
     @property
     def storeSizes(self) -> Mapping[str, int]: ...
 
+    @property
+    def counters(self) -> Mapping[str, int]: ...
+
 
 class ContainerFigures(Protocol):
     """A container; a C{TaskContainer} is such. Counts are totals since its start."""
@@ -111,6 +114,11 @@ def containerFamilies(job: str, container: ContainerFigures) -> list[Family]:
         for each in tasks
         for name, size in each.storeSizes.items()
     ]
+    counts = [
+        Sample(count, {"job": job, "task": str(each.partition), "counter": name})
+        for each in tasks
+        for name, count in each.counters.items()
+    ]
     return [
         *families("pylogbroker_container", _CONTAINER_FIGURES, [({"job": job}, values)]),
         *families("pylogbroker_task", _TASK_FIGURES, rows),
@@ -118,5 +126,10 @@ def containerFamilies(job: str, container: ContainerFigures) -> list[Family]:
             "pylogbroker_task_store_bytes",
             "Bytes of a store on the disk, about; of one in memory there.",
             sizes,
+        ),
+        Family(
+            "pylogbroker_task_counter_total",
+            "What the job's author counts in the task, since it came to this container.",
+            counts,
         ),
     ]

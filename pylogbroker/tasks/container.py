@@ -38,8 +38,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.kafka.admin.client import AdminClient
-from pylogbroker.client.kafka.admin.routing import checkAll
-from pylogbroker.client.kafka.admin.topics import LATEST
 from pylogbroker.cluster.kafka.taskassignor import TaskAssignor
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
@@ -59,6 +57,7 @@ from pylogbroker.net.timer import wallMs
 from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
+from pylogbroker.tasks.inputs.ends import InputEnds
 from pylogbroker.tasks.job import Job, Store
 from pylogbroker.tasks.outputcommitter import OutputCommitter
 from pylogbroker.tasks.restorer import ChangelogRestorer
@@ -106,6 +105,7 @@ class TaskStatus(NamedTuple):
     @ivar handledCount: messages.
     @ivar failedCount: messages that were left out.
     @ivar storeSizes: bytes of each store, by name.
+    @ivar counters: what the author's task has counted, by name.
     """
 
     partition: int
@@ -113,6 +113,7 @@ class TaskStatus(NamedTuple):
     handledCount: int
     failedCount: int
     storeSizes: dict[str, int]
+    counters: dict[str, int]
 
 
 class _Task:
@@ -171,7 +172,8 @@ class TaskContainer:
         @param containerId: with C{exactly_once_v2} the part of C{transactional.id} behind the job's
             name: a container that takes the place of another one has its id. By default it is drawn
             by lot.
-        @param isUntilEnd: end when all messages are handled that there were at the start.
+        @param isUntilEnd: end when all messages are handled that there were at the start, and what
+            tasks have sent to repartitions for them.
         @param worker: what tasks and stores run on, one job at a time; by default a thread.
         @param stateDirectory: where its stores are; by default the job's folder in C{state.dir}.
         @param random: numbers from 0 up to, not including, 1.
@@ -202,7 +204,7 @@ class TaskContainer:
         self._preparing: Deferred[None] | None = None
         self._trigger: Any = None
         self._wake: Callable[[], None] = lambda: None
-        self._ends: dict[TopicPartition, int] = {}
+        self._ends: InputEnds | None = None
         self._commitAtMs = self._windowAtMs = 0.0
         containerId = containerId or f"{int(random() * 2**48):012x}"
         self._consumer = KafkaConsumer(
@@ -279,8 +281,8 @@ class TaskContainer:
         try:
             self._preparing = Deferred.fromCoroutine(self._prepare())
             await self._preparing
-            if not self._isStopping:
-                topics = [each.topic for each in self.job.inputs]
+            if self._topics is not None and not self._isStopping:
+                topics = [*self._topics.inputs, *self._topics.repartitions]
                 self._consumer.subscribe(topics, _Listener(self))
                 await self._loop()
         except Exception as error:
@@ -329,13 +331,10 @@ class TaskContainer:
             self._random,
         )
         if self._isUntilEnd:
-            places = {
-                TopicPartition(topic, number): LATEST
-                for topic, count in self._topics.partitionCounts.items()
-                for number in range(count)
-            }
-            found = checkAll(await self._admin.listOffsets(places, isCommitted=True))
-            self._ends = {place: each.offset for place, each in found.items()}
+            self._ends = InputEnds(
+                self._admin, self._consumer, self._topics.inputs, self._topics.repartitions
+            )
+            await self._ends.find()
         now = self._nowMs()
         self._commitAtMs = now + self.settings.commitIntervalMs
         self._windowAtMs = now + self.job.windowMs
@@ -406,6 +405,8 @@ class TaskContainer:
                 continue
             if records:
                 await self._exclusively(partial(self._handle, records))
+            if self._ends is not None:  # what comes behind the ends would put the end off
+                self._consumer.pause(self._ends.reached())
             isIdle = not records
             if self.job.windowMs and self._nowMs() >= self._windowAtMs:
                 await self._exclusively(self._window)
@@ -414,10 +415,8 @@ class TaskContainer:
                 await self._exclusively(self._commit)
                 isIdle = isIdle and not self.settings.commitIntervalMs
             if isIdle and not self._isStopping:
-                if self._isAtEnd():
-                    await self._exclusively(self._commit)
-                    if self._isAtEnd():  # or the transaction was aborted
-                        break
+                if self._ends is not None and await self._isAtEnd(self._ends):
+                    break
                 await self._sleep()
 
     async def _exclusively(
@@ -464,14 +463,38 @@ class TaskContainer:
             if timer.active():
                 timer.cancel()
 
-    def _isAtEnd(self) -> bool:
-        """Whether all is handled that there was at the start, of the partitions that it has."""
-        if not self._isUntilEnd or not self._consumer.isOwning:
+    async def _isAtEnd(self, ends: InputEnds) -> bool:
+        """
+        Whether all is handled and committed that there was at the start: of the partitions that it
+        has; with repartitions, of all that the group has.
+        """
+
+        def isReached() -> bool:
+            running = [each.phase is TaskPhase.RUNNING for each in self._tasks.values()]
+            return self._consumer.isOwning and all(running) and ends.areReached
+
+        if not isReached():
             return False
-        owned, positions = self._consumer.assignment(), self._consumer.positions
-        return all(each.phase is TaskPhase.RUNNING for each in self._tasks.values()) and all(
-            positions.get(place, -1) >= self._ends.get(place, 0) for place in owned
-        )
+        await self._exclusively(self._commitAll)
+        if not isReached():  # the transaction was aborted
+            return False
+        try:
+            return not ends.hasRepartitions or await ends.areHandled()
+        except PylogbrokerError as error:
+            if not getattr(error, "isRetriable", True):
+                raise
+            log.info("Job {job} does not know its end: {error}", job=self.job.name, error=error)
+            return False
+
+    async def _commitAll(self) -> None:
+        """Commit, behind all that was read: where there is no message in hand, markers count."""
+        positions = self._consumer.positions
+        for task in self._tasks.values():
+            if task.instance is not None and task.phase is TaskPhase.RUNNING:
+                task.instance.positions.update(
+                    (place, positions[place]) for place in task.partitions if place in positions
+                )
+        await self._commit()
 
     async def _handle(self, records: Iterable[ConsumerRecord]) -> None:
         groups: dict[int, _Group] = {}
@@ -738,6 +761,9 @@ class TaskContainer:
                     {}
                     if instance is None
                     else {each.name: each.size for each in instance.stores.values()},
+                    {}
+                    if instance is None
+                    else {name: each.count for name, each in sorted(instance.counters.items())},
                 )
             )
         return made

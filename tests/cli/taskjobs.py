@@ -33,6 +33,19 @@ count = Job(
 """
 """Counts the words of the topic C{words}; the word C{bad} raises, C{end} ends the container."""
 
+TURN = """
+from pylogbroker.tasks.job import Repartition
+
+turn = Job(
+    "turn",
+    task=Count,
+    inputs=[Input("words", message=STRING)],
+    stores=[Store("counts", key=STRING, value=LONG, engine=MEMORY)],
+    repartitions=[Repartition("by-word", key=STRING, message=LONG)],
+)
+"""
+"""Behind L{COUNT}: a job with a repartition."""
+
 COPY = """
 
 class Copy(StreamTask):

@@ -23,6 +23,7 @@ class Task(NamedTuple):
     handledCount: int
     failedCount: int
     storeSizes: dict[str, int]
+    counters: dict[str, int]
 
 
 class Container:
@@ -31,7 +32,10 @@ class Container:
     handledCount, failedCount, commitCount, restoredCount = 10, 3, 4, 5
 
     def status(self) -> list[Task]:
-        return [Task(0, "running", 7, 1, {"s": 90, "t": 0}), Task(2, "starting", 0, 0, {})]
+        return [
+            Task(0, "running", 7, 1, {"s": 90, "t": 0}, {"late": 3}),
+            Task(2, "starting", 0, 0, {}, {}),
+        ]
 
     def restoring(self) -> list[str]:
         return ["j-s-changelog-2: 1 of 2"]
@@ -63,6 +67,7 @@ class TaskFiguresTests(SynchronousTestCase):
                 'pylogbroker_task_failed_messages_total{job="j",task="2"} 0',
                 'pylogbroker_task_store_bytes{job="j",task="0",store="s"} 90',
                 'pylogbroker_task_store_bytes{job="j",task="0",store="t"} 0',
+                'pylogbroker_task_counter_total{job="j",task="0",counter="late"} 3',
             ],
         )
         page = PAGE.read_text(encoding="utf-8")

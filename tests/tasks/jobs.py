@@ -17,7 +17,7 @@ from pylogbroker.tasks.api import (
     TaskContext,
     TaskCoordinator,
 )
-from pylogbroker.tasks.job import MEMORY, Input, Job, Output, Store
+from pylogbroker.tasks.job import MEMORY, Input, Job, Output, Repartition, Store
 from pylogbroker.tasks.serdes import INTEGER, STRING
 from pylogbroker.types import TopicPartition
 
@@ -68,6 +68,36 @@ def countWords(engine: str = MEMORY, **changes: Any) -> Job:
     store = Store("word-counts", STRING, INTEGER, changelog="word-counts", engine=engine)
     given = {"task": CountWords, "inputs": [Input("words", STRING, INTEGER)], **changes}
     return Job("count-words", stores=[store], **given)
+
+
+class SplitAndCount(CountWords):
+    """Both halves in one task: the words go through a repartition, each to the task of its key."""
+
+    def init(self, config: Config, context: TaskContext) -> None:
+        super().init(config, context)
+        self.lines = context.getCounter("lines")
+
+    def process(
+        self,
+        envelope: IncomingMessageEnvelope,
+        collector: MessageCollector,
+        coordinator: TaskCoordinator,
+    ) -> None:
+        if envelope.topic == "by-word":
+            super().process(envelope, collector, coordinator)
+            return
+        self.lines.increment()
+        for word in envelope.getMessage().split():
+            collector.send(OutgoingMessageEnvelope("by-word", word, 1))
+
+
+def splitAndCount(engine: str = MEMORY, **changes: Any) -> Job:
+    """From C{lines}, by the repartition C{by-word}, to the changelog C{word-counts}."""
+    store = Store("word-counts", STRING, INTEGER, changelog="word-counts", engine=engine)
+    repartition = Repartition("by-word", STRING, INTEGER)
+    inputs = [Input("lines", message=STRING)]
+    given = {"inputs": inputs, "stores": [store], "repartitions": [repartition], **changes}
+    return Job("split-and-count", SplitAndCount, **given)
 
 
 async def publish(

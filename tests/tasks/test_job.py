@@ -10,7 +10,17 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.tasks.api import StreamTask
-from pylogbroker.tasks.job import DEAD_LETTER, MEMORY, STOP, Input, Job, Output, Store, loadJobs
+from pylogbroker.tasks.job import (
+    DEAD_LETTER,
+    MEMORY,
+    STOP,
+    Input,
+    Job,
+    Output,
+    Repartition,
+    Store,
+    loadJobs,
+)
 from pylogbroker.tasks.serdes import BYTES
 
 NAME_RULE = "a name has 1 to 180 of A-Z a-z 0-9 . _ -"
@@ -78,6 +88,9 @@ class CheckTests(SynchronousTestCase):
             f"job j: changelog 'a/b': {TOPIC_RULE}", stores=[Store("s", changelog="a/b")]
         )
         self.assertRefused(f"job j: dead-letter topic '*': {TOPIC_RULE}", deadLetterTopic="*")
+        self.assertRefused(
+            f"job j: repartition 'a/b': {NAME_RULE}", repartitions=[Repartition("a/b")]
+        )
 
     def test_longNames(self) -> None:
         """A topic whose name comes from others may be longer than they; not than Kafka's topics."""
@@ -88,6 +101,12 @@ class CheckTests(SynchronousTestCase):
         self.assertRefused(
             f"job {job}: changelog {name!r}: {TOPIC_RULE}", name=job, stores=[Store(store + "s")]
         )
+        topic = f"{job}-{store}-repartition"
+        self.assertRefused(
+            f"job {job}: repartition topic {topic!r}: {TOPIC_RULE}",
+            name=job,
+            repartitions=[Repartition(store)],
+        )
         with self.assertRaises(ConfigurationError) as caught:
             makeJob(outputs=[Output("o" * 247)]).renamed("v2")
         self.assertIn(TOPIC_RULE, str(caught.exception))
@@ -97,6 +116,9 @@ class CheckTests(SynchronousTestCase):
         self.assertRefused("job j: input a is there twice", inputs=[Input("a"), Input("a")])
         self.assertRefused("job j: output a is there twice", outputs=[Output("a"), Output("a")])
         self.assertRefused("job j: store s is there twice", stores=[Store("s"), Store("s")])
+        self.assertRefused(
+            "job j: repartition r is there twice", repartitions=[Repartition("r"), Repartition("r")]
+        )
         self.assertRefused(
             "job j: changelog j-s-changelog is there twice",
             stores=[Store("s"), Store("t", changelog="j-s-changelog")],
@@ -120,6 +142,11 @@ class CheckTests(SynchronousTestCase):
         self.assertRefused(text, outputs=[Output("in")])
         self.assertRefused(text, stores=[Store("s", changelog="in")])
         self.assertRefused(text, deadLetterTopic="in", onError=DEAD_LETTER)
+        self.assertRefused(
+            "job j: it reads topic j-r-repartition, and writes it: it would have no end",
+            inputs=[Input("j-r-repartition")],
+            repartitions=[Repartition("r")],
+        )
 
     def test_twoUsesOfATopic(self) -> None:
         """An output, a changelog and dead letters are topics of their own."""
@@ -138,6 +165,39 @@ class CheckTests(SynchronousTestCase):
             stores=[Store("s", changelog="t")],
             deadLetterTopic="t",
         )
+
+    def test_repartitions(self) -> None:
+        """A repartition's topic has no other use, and its name none for the tasks."""
+        topic = "j-r-repartition"
+        for changes in (
+            {"outputs": [Output(topic)]},
+            {"stores": [Store("s", changelog=topic)]},
+            {"deadLetterTopic": topic},
+        ):
+            self.assertRefused(
+                f"job j: topic {topic} is written for something else, and is a repartition's",
+                repartitions=[Repartition("r")],
+                **changes,
+            )
+        text = "job j: r names a repartition and a topic"
+        self.assertRefused(text, inputs=[Input("r")], repartitions=[Repartition("r")])
+        self.assertRefused(text, outputs=[Output("r")], repartitions=[Repartition("r")])
+
+    def test_copartitions(self) -> None:
+        """They are inputs, and repartitions by their names."""
+        given: dict[str, Any] = {
+            "outputs": [Output("out")],
+            "repartitions": [Repartition("r")],
+        }
+        job = makeJob(copartitions=iter([("in", "r")]), **given)
+        self.assertEqual(job.copartitions, (("in", "r"),))
+        for name in ("out", "j-r-repartition", "x"):
+            self.assertRefused(
+                f"job j: {name} is to have as many partitions as others, and is no input and no"
+                " repartition",
+                copartitions=[["in", name]],
+                **given,
+            )
 
 
 class KindTests(SynchronousTestCase):
@@ -164,6 +224,7 @@ class RenamedTests(SynchronousTestCase):
             outputs=[Output("out")],
             stores=[Store("s"), Store("t", changelog="counts")],
             deadLetterTopic="lost",
+            repartitions=[Repartition("r")],
         )
         other = job.renamed("v2")
         self.assertEqual(other.name, "v2")
@@ -173,6 +234,9 @@ class RenamedTests(SynchronousTestCase):
             [other.changelogOf(each) for each in other.stores], ["v2-s-changelog", "counts.v2"]
         )
         self.assertEqual(other.deadLetters, "lost.v2")
+        self.assertEqual(
+            [other.repartitionTopicOf(each) for each in other.repartitions], ["v2-r-repartition"]
+        )
         self.assertEqual(makeJob().renamed("v2").deadLetters, "v2-dead-letters")
         self.assertEqual([job.topicOf(each) for each in job.outputs], ["out"])
 

@@ -17,7 +17,16 @@ from pylogbroker.errors import (
     TaskOutputError,
 )
 from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask, SystemStream
-from pylogbroker.tasks.job import DEAD_LETTER, SKIP, STOP, Input, Job, Output, Store
+from pylogbroker.tasks.job import (
+    DEAD_LETTER,
+    SKIP,
+    STOP,
+    Input,
+    Job,
+    Output,
+    Repartition,
+    Store,
+)
 from pylogbroker.tasks.serdes import BYTES, INTEGER, STRING
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import ENTRY_OVERHEAD, KeyValueStore
@@ -29,6 +38,8 @@ from pylogbroker.tasks.taskinstance import (
     TaskInstance,
 )
 from pylogbroker.types import TopicPartition
+
+R = "j-r-repartition"
 
 Step = Callable[[TaskInstance, str], Any]
 """What a task does with a message."""
@@ -127,6 +138,35 @@ class InstanceTestCase(SynchronousTestCase):
 
 class ProcessTests(InstanceTestCase):
     """Messages are handled."""
+
+    def test_repartition(self) -> None:
+        """Its name stands for its topic, both ways; positions and dead letters have the topic."""
+
+        def turn(task: TaskInstance, message: str) -> None:
+            task.send(OutgoingMessageEnvelope("r", "k", len(message)))
+
+        task = self.newTask(
+            turn,
+            inputs=[Input("in", STRING, STRING)],
+            repartitions=[Repartition("r", STRING, INTEGER)],
+            onError=DEAD_LETTER,
+        )
+        task.process([consumed(4, b"four"), consumed(7, INTEGER.encode(4), topic=R)])
+        (sent, letter) = task.takeOutputs()
+        self.assertEqual((sent.topic, sent.value), (R, INTEGER.encode(4)))
+        self.assertEqual([each.topic for each in self.handled], ["in", "r"])
+        self.assertEqual(dict(letter.headers)["pylogbroker.dead-letter.topic"], R.encode())
+        self.assertEqual(task.positions, {TopicPartition("in", 2): 5, TopicPartition(R, 2): 8})
+
+    def test_counters(self) -> None:
+        """They have names, and keep what they count."""
+        task = self.newTask()
+        task.getCounter("late").increment()
+        task.getCounter("late").increment(2)
+        task.getCounter("odd")
+        self.assertEqual(
+            {n: each.count for n, each in task.counters.items()}, {"late": 3, "odd": 0}
+        )
 
     def test_order(self) -> None:
         """Each partition's messages in the order in which they are given; positions follow."""

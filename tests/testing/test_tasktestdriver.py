@@ -15,10 +15,11 @@ from pylogbroker.errors import (
     TaskFailedError,
 )
 from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask
-from pylogbroker.tasks.job import DEAD_LETTER, SKIP, Input, Job, Output, Store
+from pylogbroker.tasks.job import DEAD_LETTER, SKIP, Input, Job, Output, Repartition, Store
 from pylogbroker.tasks.serdes import INTEGER, JSON, STRING
 from pylogbroker.testing import tasktestdriver
 from pylogbroker.testing.tasktestdriver import TaskTestDriver
+from tests.tasks.jobs import splitAndCount
 
 
 class CountWords(StreamTask):
@@ -194,6 +195,55 @@ class DriverTests(SynchronousTestCase):
         self.assertEqual(
             [message[0] for _, message in driver.readOutput("totals")], ["j-0", "j-1", "j-2"]
         )
+
+    def test_repartition(self) -> None:
+        """What goes through a repartition comes to the task of its key, also from a window."""
+
+        class Turning(StreamTask):
+            """Sends what it gets through the repartition, with the message as the key."""
+
+            def init(self, config: Any, context: Any) -> None:
+                """Keep the number."""
+                self.partition = context.partition
+
+            def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+                """Send, and send on."""
+                topic = "out" if envelope.topic == "turned" else "turned"
+                key = envelope.getMessage() if topic == "turned" else str(self.partition)
+                sent = OutgoingMessageEnvelope(topic, key, envelope.getMessage())
+                collector.send(sent)
+
+            def window(self, collector: Any, coordinator: Any) -> None:
+                """Send, without a timestamp."""
+                collector.send(OutgoingMessageEnvelope("turned", "w", "w"))
+
+        job = makeJob(
+            Turning,
+            outputs=[Output("out", STRING, STRING)],
+            repartitions=[Repartition("turned", STRING, STRING)],
+            windowMs=1_000,
+        )
+        with TaskTestDriver(job, partitionCount=3) as driver:
+            for word in "abcdef":
+                driver.pipeInput("in", None, word, timestamp=7)
+            tasks = [str(keyPartition(word.encode(), 3)) for word in "abcdef"]
+            self.assertGreater(len(set(tasks)), 1)
+            found = driver.readRecords("out")
+            self.assertEqual(
+                [(each.key, each.message) for each in found],
+                list(zip(tasks, "abcdef", strict=True)),
+            )
+            self.assertEqual({each.timestamp for each in found}, {7})
+            driver.advanceWallClockTime(1_000)
+            found = driver.readRecords("out")
+            self.assertEqual([(each.message, each.timestamp) for each in found], [("w", 1_000)] * 3)
+
+    def test_split(self) -> None:
+        """The word count with a repartition gives the counts of the one with two jobs."""
+        with TaskTestDriver(splitAndCount(), partitionCount=2) as driver:
+            driver.pipeInput("lines", None, "to be or not to be")
+            counts = [dict(driver.getStore("word-counts", number).all()) for number in (0, 1)]
+        self.assertEqual(counts[0] | counts[1], {"to": 2, "be": 2, "or": 1, "not": 1})
 
     def test_offsets(self) -> None:
         """Each partition of an input counts its own."""

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 from pylogbroker.types import TopicPartition
 from tests.cli.commands import performAtOnce
 from tests.cli.kafka.test_commands import CurrentCase
-from tests.cli.taskjobs import COPY, COUNT
+from tests.cli.taskjobs import COPY, COUNT, TURN
 
 CHANGELOG = "count-counts-changelog"
 
@@ -128,6 +128,21 @@ class PlanTests(TaskFileCase):
                 '"job copy" -> "topic copied"',
                 '"job copy" -> "topic copy-dead-letters"',
             ],
+        )
+
+    def test_repartition(self) -> None:
+        """A repartition is written and read."""
+        path = self.write("turn.py", COUNT + TURN)
+        topic = "turn-by-word-repartition"
+        lines = [line.split() for line in self.plan(path, "--job", "turn").splitlines()]
+        self.assertIn(["repartition", topic, "string", "long", "-", "-"], lines)
+        rows = [line.split("  ") for line in self.plan(path, "--all").splitlines()]
+        found = [[cell.strip() for cell in row if cell] for row in rows if row[0] == topic]
+        self.assertEqual(found, [[topic, "-", "turn (repartition)", "turn (repartition)"]])
+        dots = self.plan(path, "--job", "turn", "--dot").splitlines()
+        self.assertEqual(
+            [line.strip() for line in dots if "->" in line and topic in line],
+            [f'"job turn" -> "topic {topic}"', f'"topic {topic}" -> "job turn"'],
         )
 
     def test_wrong(self) -> None:
@@ -246,6 +261,29 @@ class StateTests(TaskFileCase):
         self.assertEqual(os.listdir(self.state), ["other"])
         outcome = self.execute(*self.task("reset", "--job", "count", "--execute"))
         self.assertEqual((outcome.code, self.positions()), (0, zero))
+
+    def test_repartition(self) -> None:
+        """The lag of a repartition topic is shown; a reset deletes it, with its positions."""
+        topic = "turn-by-word-repartition"
+        path = self.write("turn.py", COUNT + TURN)
+        words = (path, "--job", "turn", "--state-dir", self.state)
+        self.done("task", "describe", *words)  # the job has not run yet: there is no such topic
+        self.done("topic", "create", topic, "--partitions", "1")
+        self.done("produce", "-", "--topic", topic, "--partition", "0", input=b"a\nb\n")
+        where = ("--topic", topic, "--to-offset", "1", "--execute")
+        self.done("group", "reset", "turn", *where)
+        [found] = self.document("task", "describe", *words)["jobs"]
+        self.assertEqual(
+            [(each["topic"], each["offset"], each["lag"]) for each in found["inputs"]],
+            [(topic, 1, 1), ("words", None, None), ("words", None, None)],
+        )
+        outcome = self.execute("task", "reset", *words)
+        self.assertIn(f"would delete topic {topic}, a repartition topic of turn", outcome.errors)
+        self.done("task", "reset", *words, "--execute")
+        topics = [each["topic"] for each in self.document("topic", "list")["topics"]]
+        self.assertNotIn(topic, topics)
+        places = self.document("group", "export", "turn")["offsets"]
+        self.assertEqual({each["topic"] for each in places}, {"words"})
 
     def test_targets(self) -> None:
         """A reset may go elsewhere than to the beginning."""

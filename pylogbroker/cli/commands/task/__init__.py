@@ -147,8 +147,9 @@ examples:
   pylogbroker task reset job.py --job count-words --bootstrap-server log1:9092 --execute
 
 Positions go to the oldest messages, or where --to-latest, --to-datetime or --to-offset says.
-Changelogs are deleted, and so are the stores on this machine; those on others are built anew when
-they are used. Outputs stay. While a container runs, everything is refused.
+Changelogs and repartition topics are deleted, and so are the stores on this machine; those on
+others are built anew when they are used. Outputs stay. While a container runs, everything is
+refused.
 """,
         isBlocking=True,
     ),

@@ -19,6 +19,8 @@ from pylogbroker.tasks.serdes import BYTES
 from pylogbroker.types import formatCount
 
 INPUT, OUTPUT, CHANGELOG, DEAD_LETTERS = "input", "output", "changelog", "dead letters"
+REPARTITION = "repartition"
+"""A topic that a job writes, and reads again."""
 
 
 class PlannedTopic(NamedTuple):
@@ -56,6 +58,17 @@ def topicsOf(job: Job, counts: Mapping[str, int]) -> list[PlannedTopic]:
     found += [
         PlannedTopic(OUTPUT, job.topicOf(each), each.key.name, each.message.name, None, None)
         for each in job.outputs
+    ]
+    found += [
+        PlannedTopic(
+            REPARTITION,
+            job.repartitionTopicOf(each),
+            each.key.name,
+            each.message.name,
+            None,
+            None,
+        )
+        for each in job.repartitions
     ]
     found += [
         PlannedTopic(
@@ -134,9 +147,11 @@ def _asWhole(planned: Plan, isJson: bool) -> str:
     for job, topics in planned:
         for each in topics:
             counts[each.topic] = each.partitionCount
-            (readers if each.kind == INPUT else writers).setdefault(each.topic, []).append(
-                job.name if each.kind in (INPUT, OUTPUT) else f"{job.name} ({each.kind})"
-            )
+            name = job.name if each.kind in (INPUT, OUTPUT) else f"{job.name} ({each.kind})"
+            if each.kind != INPUT:
+                writers.setdefault(each.topic, []).append(name)
+            if each.kind in (INPUT, REPARTITION):
+                readers.setdefault(each.topic, []).append(name)
     if isJson:
         documents = [
             {
@@ -168,8 +183,10 @@ def asDot(planned: Plan) -> str:
     for job, found in planned:
         lines.append(f'  "job {job.name}" [label="{job.name}", shape=box, style=rounded]')
         for each in found:
-            ends = (f'"topic {each.topic}"', f'"job {job.name}"')
-            start, end = ends if each.kind == INPUT else ends[::-1]
+            topic, node = f'"topic {each.topic}"', f'"job {job.name}"'
             style = "" if each.store is None else f' [style=dashed, label="{each.store}"]'
-            lines.append(f"  {start} -> {end}{style}")
+            if each.kind != INPUT:
+                lines.append(f"  {node} -> {topic}{style}")
+            if each.kind in (INPUT, REPARTITION):
+                lines.append(f"  {topic} -> {node}")
     return "\n".join([*lines, "}"]) + "\n"

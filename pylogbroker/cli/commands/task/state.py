@@ -2,8 +2,8 @@
 C{task describe} and C{task reset}: a job's positions and state.
 
 A reset sets positions first, which the coordinator refuses while the group has members, and then
-deletes changelogs, and stores of this machine. A store on another machine is built anew, since its
-changelog is another topic then, of the same name.
+deletes changelogs and repartition topics, and stores of this machine. A store on another machine is
+built anew, since its changelog is another topic then, of the same name.
 """
 
 from __future__ import annotations
@@ -80,12 +80,21 @@ def _partitionCounts(cluster: KafkaCluster) -> dict[str, int]:
 
 def _inputs(job: Job, counts: dict[str, int], problems: list[str]) -> list[TopicPartition]:
     """Partitions of a job's inputs."""
-    found = []
+    found: list[TopicPartition] = []
     for each in job.inputs:
         if each.topic not in counts:
             problems.append(f"job {job.name}: there is no topic {each.topic}")
-        found += [TopicPartition(each.topic, number) for number in range(counts.get(each.topic, 0))]
+        found += _places(each.topic, counts)
     return found
+
+
+def _repartitions(job: Job, counts: dict[str, int]) -> list[str]:
+    """Those of a job's repartition topics that are there: a job's first start makes them."""
+    return [each for each in map(job.repartitionTopicOf, job.repartitions) if each in counts]
+
+
+def _places(topic: str, counts: dict[str, int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(counts.get(topic, 0))]
 
 
 # -- describe
@@ -100,7 +109,10 @@ def describe(options: Namespace, streams: Streams) -> int:
         counts = _partitionCounts(cluster)
         for job in chosenJobs(options.file, options.job, options.newName):
             group = _group(cluster, job.name)
-            lags = groupLags(cluster, group, problems, _inputs(job, counts, problems))
+            places = _inputs(job, counts, problems)
+            for topic in _repartitions(job, counts):
+                places += _places(topic, counts)
+            lags = groupLags(cluster, group, problems, places)
             folder = _stateFolder(options, job)
             stores = _stores(cluster, job, counts, folder)
             documents.append(
@@ -140,7 +152,7 @@ def _stores(
     rows = []
     for store in job.stores:
         changelog = job.changelogOf(store)
-        places = [TopicPartition(changelog, number) for number in range(counts.get(changelog, 0))]
+        places = _places(changelog, counts)
         starts = cluster.offsetsAt(places, EARLIEST)
         ends = cluster.offsetsAt(places, LATEST)
         local = {task for task, name in sizes if name == store.name}
@@ -197,17 +209,19 @@ def _reset(
         json=False,
     )
     offsets = newOffsets(cluster, places, committedOffsets(cluster, job.name), wished)
-    changelogs = [each for each in map(job.changelogOf, job.stores) if each in counts]
+    own = {each: "changelog" for each in map(job.changelogOf, job.stores) if each in counts}
+    # The positions of a repartition topic go with it.
+    own.update(dict.fromkeys(_repartitions(job, counts), "repartition topic"))
     folder = _stateFolder(options, job)
     if not options.execute:
-        for each in changelogs:
-            streams.say(f"would delete topic {each}, a changelog of {job.name}")
+        for topic, kind in own.items():
+            streams.say(f"would delete topic {topic}, a {kind} of {job.name}")
         if folder.is_dir():
             streams.say(f"would delete {folder}, {_size(folder):,} bytes of stores")
     changeOffsets(cluster, {job.name: offsets}, wished, streams)
     if not options.execute:
         return 0
-    failures = deleteAll(cluster, changelogs, options.timeoutMs, streams) if changelogs else 0
+    failures = deleteAll(cluster, list(own), options.timeoutMs, streams) if own else 0
     _remove(folder, streams)
     return failures
 

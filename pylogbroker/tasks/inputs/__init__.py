@@ -1,0 +1,3 @@
+"""
+What a container reads, and in which order.
+"""
