@@ -38,7 +38,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.kafka.admin.client import AdminClient
-from pylogbroker.cluster.kafka.taskassignor import TaskAssignor
+from pylogbroker.cluster.kafka.taskassignor import TaskAssignor, TaskState
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
@@ -210,7 +210,7 @@ class TaskContainer:
         self._consumer = KafkaConsumer(
             reactor,
             settings.forConsumer(job.name, _logWarning),
-            assignor=TaskAssignor(stateDirectory.tasks),
+            assignor=TaskAssignor(self._taskState),
             random=random,
         )
         self._producer = KafkaProducer(
@@ -589,6 +589,10 @@ class TaskContainer:
         self._startTasks(owned.intersection(places))
 
     # -- tasks come and go
+
+    def _taskState(self) -> TaskState:
+        """What it tells the leader of its group."""
+        return TaskState(onDisk=frozenset(self._stateDirectory.tasks()))
 
     def _startTasks(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.pause(partitions)

@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
@@ -22,7 +23,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.cluster.kafka.assignors import IPartitionAssignor
-from pylogbroker.cluster.kafka.taskassignor import TaskAssignor
+from pylogbroker.cluster.kafka.taskassignor import TaskAssignor, TaskState
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
 from pylogbroker.errors import CommitFailedError
@@ -598,7 +599,7 @@ class TaskGroupTests(GroupCase):
         disks: list[set[int]] = [set(), set(), set()]
         members = []
         for disk in disks:
-            self.assignor = TaskAssignor(disk.copy)
+            self.assignor = TaskAssignor(partial(TaskState, onDisk=disk))
             members.append(self.member())
         first, second, third = members
         first.subscribe(["t", "u"])

@@ -7,7 +7,7 @@ a group may have leaders of different make.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pylogbroker.cluster.assignment import javaOrder
@@ -44,6 +44,24 @@ class IPartitionAssignor(Protocol):
         What a member tells the leader beside its subscription; asked at each JoinGroup.
 
         @return: at most some kilobytes; the coordinator sends it to the leader.
+        """
+        return None
+
+    def assignedUserData(
+        self, partitionCounts: Mapping[str, int], members: Sequence[MemberSubscription]
+    ) -> Mapping[str, bytes]:
+        """
+        What the leader tells members beside their partitions, by member id. It is given what
+        L{assign} is given.
+        """
+        return {}
+
+    def onAssignment(self, partitions: Collection[TopicPartition], userData: bytes | None) -> None:
+        """
+        A member learns what is assigned to it: it has given up the rest, and will adopt what it has
+        not yet.
+
+        @param userData: of the leader.
         """
         return None
 

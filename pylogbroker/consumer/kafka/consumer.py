@@ -215,6 +215,15 @@ class KafkaConsumer:
         """
         await self._group.unsubscribe()
 
+    def enforceRebalance(self) -> None:
+        """
+        Let the group rebalance, since the assignor would assign otherwise now. What is not
+        subscribed to joins no group by this.
+
+        @raise ConsumerStateError: with C{group.protocol=consumer} the coordinator decides that.
+        """
+        self._group.member.rejoin()
+
     def subscription(self) -> frozenset[str]:
         """The topics whose partitions it shares."""
         return frozenset(self._group.member.membership.topics)

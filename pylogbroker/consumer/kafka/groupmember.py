@@ -29,13 +29,18 @@ from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
 from pylogbroker.cluster.kafka.assignors import IPartitionAssignor, assignorOf
 from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
 from pylogbroker.consumer.kafka.groupmembership import GroupMembership, Phase, Step
-from pylogbroker.errors import BrokerConnectionError, InvalidTopicError, PylogbrokerError
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    ConsumerStateError,
+    InvalidTopicError,
+    PylogbrokerError,
+)
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.consumerprotocol import (
-    decodeAssignment,
+    decodeAssignmentAndUserData,
     decodeSubscription,
     encodeAssignment,
 )
@@ -195,6 +200,14 @@ class BaseGroupMember:
             self._running = Deferred.fromCoroutine(self._run())
             self._running.addErrback(self._broken)
         self.wake()
+
+    def rejoin(self) -> None:
+        """
+        Let the group rebalance.
+
+        @raise ConsumerStateError: the coordinator assigns the partitions.
+        """
+        raise ConsumerStateError("with group.protocol=consumer, the coordinator rebalances a group")
 
     async def whenOut(self) -> None:
         """Wait until this is no member any more."""
@@ -442,6 +455,11 @@ class ClassicGroupMember(BaseGroupMember):
         else:
             await self._leaveSince()
 
+    def rejoin(self) -> None:
+        """See the superclass."""
+        self.membership.rejoin()
+        self.wake()
+
     def _isAdopting(self) -> bool:
         return self._coming is not None
 
@@ -474,16 +492,19 @@ class ClassicGroupMember(BaseGroupMember):
         await self._assigned(assigned)
 
     def _decodeAssignment(self, data: bytes) -> Any:
-        return decodeAssignment(data)
+        return decodeAssignmentAndUserData(data)
 
     async def _assigned(self, assigned: Any) -> None:
         member = self.membership
-        leaving = [each for each in self._reader.owned if each not in assigned]
+        partitions, userData = assigned
+        leaving = [each for each in self._reader.owned if each not in partitions]
         if leaving:
             member.rejoin()
             if not await self._reader.revoke(leaving):
                 return
-        self._coming = [each for each in assigned if each not in self._reader.owned]
+        if member.assignor in self._assignors:
+            self._assignors[member.assignor].onAssignment(partitions, userData)
+        self._coming = [each for each in partitions if each not in self._reader.owned]
 
     # -- the leader
 
@@ -495,8 +516,10 @@ class ClassicGroupMember(BaseGroupMember):
         ]
         topics = {topic for each in subscriptions for topic in each.topics}
         self._counts = await self._partitionCounts(topics)
-        made = self._assignors[member.assignor].assign(self._counts, subscriptions)
-        return {each: encodeAssignment(places) for each, places in made.items()}
+        assignor = self._assignors[member.assignor]
+        made = assignor.assign(self._counts, subscriptions)
+        data = assignor.assignedUserData(self._counts, subscriptions)
+        return {each: encodeAssignment(places, data.get(each)) for each, places in made.items()}
 
     async def _partitionCounts(self, topics: Collection[str]) -> dict[str, int]:
         known = self._known(topics)
@@ -527,8 +550,7 @@ class ClassicGroupMember(BaseGroupMember):
                 for name in {*self._counts, *member.topics}
             }
             if {name: count for name, count in now.items() if count} != self._counts:
-                member.rejoin()
-                self.wake()
+                self.rejoin()
 
     # -- heartbeats, and the end
 

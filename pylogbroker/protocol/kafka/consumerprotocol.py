@@ -61,13 +61,15 @@ def decodeSubscription(
     )
 
 
-def encodeAssignment(partitions: Iterable[TopicPartition]) -> bytes:
+def encodeAssignment(partitions: Iterable[TopicPartition], userData: bytes | None = None) -> bytes:
     """
     A member's partitions, for SyncGroup, in the version that all clients know.
+
+    @param userData: of the assignor.
     """
     cls = messages.ConsumerProtocolAssignment
     made: bytes = _VERSION.pack(0) + cls(
-        assignedPartitions=_encoded(cls.TopicPartition, partitions)
+        assignedPartitions=_encoded(cls.TopicPartition, partitions), userData=userData
     ).encode(0)
     return made
 
@@ -77,11 +79,15 @@ def decodeAssignment(data: bytes) -> list[TopicPartition]:
     @return: nothing for no bytes, which a member gets that has no partitions.
     @raise WireError: it cannot be read.
     """
+    return decodeAssignmentAndUserData(data)[0]
+
+
+def decodeAssignmentAndUserData(data: bytes) -> tuple[list[TopicPartition], bytes | None]:
+    """As L{decodeAssignment}, and the user data of the assignor."""
     if not data:
-        return []
-    return _places(
-        _decoded(messages.ConsumerProtocolAssignment, data, "assignment").assignedPartitions
-    )
+        return [], None
+    body = _decoded(messages.ConsumerProtocolAssignment, data, "assignment")
+    return _places(body.assignedPartitions), body.userData
 
 
 def _encoded(cls: Any, partitions: Iterable[TopicPartition]) -> list[Any]:

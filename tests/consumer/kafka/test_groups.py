@@ -10,7 +10,12 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import capturedLogs, formatEvent
 
-from pylogbroker.cluster.kafka.taskassignor import TaskAssignor, encodeTasksOnDisk
+from pylogbroker.cluster.kafka.taskassignor import (
+    TaskAssignor,
+    TaskStandbys,
+    TaskState,
+    decodeTaskState,
+)
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.consumer.kafka.groupoffsets import storedPartition
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
@@ -23,7 +28,10 @@ from pylogbroker.errors import (
 )
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
-from pylogbroker.protocol.kafka.consumerprotocol import decodeSubscription
+from pylogbroker.protocol.kafka.consumerprotocol import (
+    decodeAssignmentAndUserData,
+    decodeSubscription,
+)
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
 from pylogbroker.types import ConsumerGroupMetadata, OffsetAndMetadata
 from tests.client.kafka.fakekafka import CUT, SILENCE
@@ -352,10 +360,16 @@ class MemberTests(GroupCase):
     def test_ownAssignor(self) -> None:
         """
         An assignor of the application assigns in place of C{partition.assignment.strategy}, and
-        what it tells the leader is asked at each JoinGroup.
+        what it tells the leader is asked at each JoinGroup. What the leader tells the members is
+        handed to theirs before they adopt partitions.
         """
         onDisk = [1]
-        self.assignor = TaskAssignor(lambda: onDisk)
+        told: list[Any] = []
+        self.assignor = TaskAssignor(
+            lambda: TaskState(b"f" * 16, [], onDisk),
+            1,
+            lambda *given: told.append((*given, len(consumer.assignment()))),
+        )
         consumer = self.make(
             group_id="g", partition_assignment_strategy="range", metadata_max_age_ms="1000"
         )
@@ -366,12 +380,29 @@ class MemberTests(GroupCase):
         self.kafka.addTopic("t", 1, 2, 1)
         self.read(consumer, 4)
         self.assertEqual(len(consumer.assignment()), 3)
-        told = []
+        self.assertEqual(told[0], ({0, 1}, TaskStandbys(), 0))
+        self.assertEqual(told[-1], ({0, 1, 2}, TaskStandbys(), 2))
+        [part] = self.kafka.asked(ApiKey.SYNC_GROUP)[0].assignments
+        self.assertEqual(decodeAssignmentAndUserData(part.assignment), ([T0, T1], bytes(5)))
+        said = []
         for request in self.kafka.asked(ApiKey.JOIN_GROUP):
             [protocol] = request.protocols
             self.assertEqual(protocol.name, "pylogbroker-tasks")
-            told.append(decodeSubscription(bytes(protocol.metadata), "m").userData)
-        self.assertEqual((told[0], told[-1]), (encodeTasksOnDisk([1]), encodeTasksOnDisk([0, 1])))
+            data = decodeSubscription(bytes(protocol.metadata), "m").userData
+            said.append(decodeTaskState(data).onDisk)
+        self.assertEqual((said[0], said[-1]), ({1}, {0, 1}))
+
+    def test_enforceRebalance(self) -> None:
+        """A member may ask for a rebalance, unless the coordinator assigns."""
+        consumer = self.join()
+        consumer.enforceRebalance()
+        self.read(consumer)
+        count = len(self.kafka.asked(ApiKey.JOIN_GROUP))
+        consumer.enforceRebalance()
+        self.read(consumer)
+        self.assertEqual(len(self.kafka.asked(ApiKey.JOIN_GROUP)), count + 1)
+        other = self.make(group_id="h", group_protocol="consumer")
+        self.assertRaises(ConsumerStateError, other.enforceRebalance)
 
     def test_assignorOfCoordinator(self) -> None:
         """With the new protocol the coordinator assigns: an assignor of the client is refused."""

@@ -12,6 +12,7 @@ from pylogbroker.errors import WireError
 from pylogbroker.protocol.kafka.consumerprotocol import (
     byTopic,
     decodeAssignment,
+    decodeAssignmentAndUserData,
     decodeSubscription,
     encodeAssignment,
     encodeSubscription,
@@ -47,10 +48,12 @@ class ProtocolTests(SynchronousTestCase):
         )
         self.assertEqual(decodeSubscription(encodeSubscription(given), "m", "i"), given)
 
-    @given(PLACES)
-    def test_assignment(self, places: list[TopicPartition]) -> None:
+    @given(PLACES, st.none() | st.binary())
+    def test_assignment(self, places: list[TopicPartition], userData: bytes | None) -> None:
         """What is encoded is decoded; no bytes are no partitions."""
-        self.assertEqual(decodeAssignment(encodeAssignment(places)), places)
+        encoded = encodeAssignment(places, userData)
+        self.assertEqual(decodeAssignment(encoded), places)
+        self.assertEqual(decodeAssignmentAndUserData(encoded), (places, userData))
         self.assertEqual(decodeAssignment(b""), [])
 
     def test_java(self) -> None:
