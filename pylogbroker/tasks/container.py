@@ -60,7 +60,8 @@ from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.tasks.inputs.ends import InputEnds
 from pylogbroker.tasks.job import Job, Store
 from pylogbroker.tasks.outputcommitter import OutputCommitter
-from pylogbroker.tasks.restorer import ChangelogRestorer
+from pylogbroker.tasks.reports.reporter import TaskReporter
+from pylogbroker.tasks.restorer import ChangelogRestorer, RestoreProgress
 from pylogbroker.tasks.state.engines import IStoreEngine
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.tasks.state.statedirectory import IStateDirectory, StateDirectory
@@ -106,6 +107,7 @@ class TaskStatus(NamedTuple):
     @ivar failedCount: messages that were left out.
     @ivar storeSizes: bytes of each store, by name.
     @ivar counters: what the author's task has counted, by name.
+    @ivar positions: the next offset of each partition that it reads; L{None}: not known yet.
     """
 
     partition: int
@@ -114,6 +116,7 @@ class TaskStatus(NamedTuple):
     failedCount: int
     storeSizes: dict[str, int]
     counters: dict[str, int]
+    positions: dict[TopicPartition, int | None]
 
 
 class _Task:
@@ -224,6 +227,9 @@ class TaskContainer:
             job, self._producer, self._consumer, self._worker, settings.isExactlyOnce
         )
         self._admin = AdminClient(reactor, settings.forAdmin(_logWarning), random=random)
+        self._reporter = TaskReporter(
+            reactor, job, settings, containerId, self, self._admin, random
+        )
         self._topics: JobTopics | None = None
         self._restorer: ChangelogRestorer | None = None
 
@@ -338,6 +344,7 @@ class TaskContainer:
         now = self._nowMs()
         self._commitAtMs = now + self.settings.commitIntervalMs
         self._windowAtMs = now + self.job.windowMs
+        self._reporter.start({**self._topics.inputs, **self._topics.repartitions})
 
     def _nowMs(self) -> float:
         return float(self._reactor.seconds() * 1000)
@@ -366,13 +373,16 @@ class TaskContainer:
             await self._attempt(self._closeTasks(list(self._tasks.values())))
         finally:
             self._lock.release()
-        outcomes = await gatherSettled(
-            [
-                self._consumer.close(),
-                self._producer.close(FLUSH_TIMEOUT_MS),
-                self._admin.close(),
-            ]
-        )
+        outcomes: list[object] = [
+            *await gatherSettled(
+                [
+                    self._consumer.close(),
+                    self._producer.close(FLUSH_TIMEOUT_MS),
+                    self._reporter.close(self._failure),
+                ]
+            ),
+            *await gatherSettled([self._admin.close()]),  # the reporter may need it
+        ]
         for outcome in outcomes:
             if isinstance(outcome, Failure):
                 log.info("A client did not end well: {error}", error=outcome.value)
@@ -754,6 +764,7 @@ class TaskContainer:
     def status(self) -> list[TaskStatus]:
         """The tasks that it has, in order."""
         made = []
+        positions = self._consumer.positions
         for number, task in sorted(self._tasks.items()):
             instance = task.instance
             made.append(
@@ -768,6 +779,7 @@ class TaskContainer:
                     {}
                     if instance is None
                     else {name: each.count for name, each in sorted(instance.counters.items())},
+                    {place: positions.get(place) for place in task.partitions},
                 )
             )
         return made
@@ -791,9 +803,18 @@ class TaskContainer:
         """Changes that were read from changelogs."""
         return 0 if self._restorer is None else self._restorer.restoredCount
 
+    def restores(self) -> list[RestoreProgress]:
+        """How far stores are restored that are not ready yet."""
+        return [] if self._restorer is None else list(self._restorer.restoring)
+
     def restoring(self) -> list[str]:
-        """How far stores are restored that are not ready yet, for people."""
-        return [] if self._restorer is None else [str(each) for each in self._restorer.restoring]
+        """The same, for people."""
+        return [str(each) for each in self.restores()]
+
+    @property
+    def memberId(self) -> str:
+        """In the job's group; empty: the container has not joined."""
+        return self._consumer.groupMetadata().memberId
 
 
 class _Listener:

@@ -40,6 +40,11 @@ class TaskSettingsTests(SettingsTestCase):
         self.assertEqual(settings.maxPollRecords, 500)
         self.assertEqual(settings.replicationFactor, -1)
         self.assertEqual((settings.consumer, settings.producer), ({}, {}))
+        self.assertEqual(settings.configTopic, "pylogbroker-task-configs")
+        self.assertEqual(settings.metricsTopic, "pylogbroker-task-metrics")
+        self.assertEqual(settings.metricsIntervalMs, 10_000)
+        settings = self.settings(config_topic="", metrics_topic="")
+        self.assertEqual((settings.configTopic, settings.metricsTopic), (None, None))
 
     def test_commitInterval(self) -> None:
         """With exactly once it is short, unless one is given."""
@@ -58,6 +63,7 @@ class TaskSettingsTests(SettingsTestCase):
         self.assertRefused("statestore.cache.max.bytes", statestore_cache_max_bytes="0")
         self.assertRefused("max.poll.records", max_poll_records="0")
         self.assertRefused("replication.factor", replication_factor="-2")
+        self.assertRefused("metrics.interval.ms", metrics_interval_ms="0")
         with self.assertRaises(ConfigurationError) as caught:
             KafkaTaskSettings.fromProperties({}, self.fail)
         self.assertIn("bootstrap.servers is missing", str(caught.exception))

@@ -22,6 +22,7 @@ from pylogbroker.config.keys import ConfigKey, ownKey
 from pylogbroker.config.propertytypes import (
     NOT_EMPTY,
     NOT_NEGATIVE,
+    NULLABLE_TEXT,
     POSITIVE,
     TEXT,
     Enum,
@@ -81,6 +82,24 @@ class KafkaTaskSettings(KafkaClientSettings):
         Integer(-1, 32767),
         "-1",
         "Replicas of topics that a job creates; -1: the brokers' default.",
+    )
+    configTopic = ownKey(
+        "config.topic",
+        NULLABLE_TEXT,
+        "pylogbroker-task-configs",
+        "The topic of the configurations of jobs. Empty: none is published.",
+    )
+    metricsTopic = ownKey(
+        "metrics.topic",
+        NULLABLE_TEXT,
+        "pylogbroker-task-metrics",
+        "The topic of the metrics of containers. Empty: none are published.",
+    )
+    metricsIntervalMs = ownKey(
+        "metrics.interval.ms",
+        POSITIVE,
+        "10000",
+        "How often a container publishes its metrics, in milliseconds.",
     )
     consumer = ownKey(
         "consumer.",
