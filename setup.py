@@ -69,7 +69,7 @@ class BuildWithSample(build_py):
 
 
 TLS = ["twisted[tls]"]
-SPARK = ["pyspark[sql]>=4.2,<5", "pandas>=2.2,<3"]
+SPARK = ["pyspark[sql]>=4.2,<5", "pandas>=2.2,<3", "protobuf>=6"]
 AVRO = ["avro>=1.12,<2", "fastavro>=1.9,<2"]
 TASKS = ["rocksdict>=0.3.24,<0.4"]
 TEST = [

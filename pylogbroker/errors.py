@@ -658,5 +658,12 @@ class TaskFailedError(PylogbrokerError):
         self.reason = reason
 
 
+class SparkQueryError(PylogbrokerError):
+    """
+    The query of a job on Spark failed. What its last micro-batch did is not in its state. The text
+    names the job and the reason.
+    """
+
+
 class TaskOutputError(PylogbrokerError):
     """A task sent a message to a topic that is no output of its job."""

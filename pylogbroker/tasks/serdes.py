@@ -73,6 +73,10 @@ class NumberSerde:
         self.name = name
         self._struct = struct.Struct(form)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A serde goes to Spark's workers, and a C{Struct} cannot be pickled."""
+        return NumberSerde, (self.name, self._struct.format)
+
     def encode(self, value: Any) -> bytes:
         try:
             return self._struct.pack(value)

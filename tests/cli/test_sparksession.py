@@ -71,6 +71,13 @@ class OptionTests(SynchronousTestCase):
             found = settingsOf(self.parse(*arguments), "load")
             self.assertEqual(tuple(map(found.get, keys)), expected)
 
+    def test_loopback(self) -> None:
+        """Without other machines the driver listens for none, whatever names the master."""
+        key = "spark.driver.bindAddress"
+        elsewhere = ("--conf", "spark.master=spark://log1:7077")
+        for arguments, expected in (((), "127.0.0.1"), (elsewhere, None)):
+            self.assertEqual(settingsOf(self.parse(*arguments), "load").get(key), expected)
+
 
 class ProgressTests(SynchronousTestCase):
     """What a terminal shows meanwhile."""

@@ -8,7 +8,10 @@ import io
 import os
 import re
 import signal
+import sys
+from contextlib import redirect_stderr
 from typing import Any
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
@@ -169,7 +172,7 @@ class HereTests(TaskCase):
         options = prepare(
             self.words("--config", config, "--set", "max.poll.records=9", "--until-end"), streams
         )
-        settings = options.settings
+        settings = options.taskSettings
         self.assertEqual(settings.bootstrapServers, (self.broker.bootstrapServers,))
         self.assertEqual((settings.commitIntervalMs, settings.maxPollRecords), (7, 9))
         self.assertIn("batch", errors.getvalue())
@@ -334,3 +337,53 @@ class ProgressTests(CommandCase):
         )
         self.assertEqual(errors.getvalue().splitlines(), [line])
         made.stop()
+
+
+class SparkTests(TaskCase):
+    """C{--engine spark}: what is refused before Spark starts."""
+
+    async def refusal(self, *more: str) -> str:
+        outcome = await self.run_("--engine", "spark", *more)
+        self.assertNotEqual(outcome.code, 0)
+        return outcome.errors.splitlines()[-1]
+
+    async def test_options(self) -> None:
+        """Options that do not go together, and secrets that would travel."""
+        for more, reason in (
+            (("--engine", "spark", "--containers", "2"), "--containers has no meaning"),
+            (("--engine", "spark", "--container-id", "x"), "--container-id has no meaning"),
+            (("--engine", "spark", "--set", "sasl.password=x"), "in the file of --config"),
+            (("--master", "local[2]"), "--master and --conf are for --engine spark"),
+        ):
+            with redirect_stderr(io.StringIO()) as errors, self.assertRaises(SystemExit):
+                await self.run_(*more)
+            self.assertIn(reason, errors.getvalue())
+
+    async def test_settings(self) -> None:
+        """Settings that ask for what Spark does not do."""
+        self.assertIn(
+            "outputs at least once",
+            await self.refusal("--set", "processing.guarantee=exactly_once_v2"),
+        )
+        self.assertIn(
+            "consumer.auto.offset.reset=none",
+            await self.refusal("--set", "consumer.auto.offset.reset=none"),
+        )
+
+    async def test_coroutines(self) -> None:
+        """A job whose task awaits has no reactor there."""
+        self.file = self.write(COUNT.replace("def process", "async def process").encode(), "job.py")
+        self.assertIn("has coroutine functions", await self.refusal())
+
+    async def test_notInstalled(self) -> None:
+        """Without the extra there is an error that names it."""
+        for name in ("pyspark", "google.protobuf"):
+            with patch.dict(sys.modules, {name: None}):
+                found = await self.refusal()
+            self.assertIn("pip install 'pylogbroker[spark]'", found)
+            self.assertIn(f"no module {name}", found)
+
+    async def test_noInput(self) -> None:
+        """An input that is not there has no end."""
+        self.file = self.write(COUNT.replace('"words"', '"nothing"').encode(), "job.py")
+        self.assertIn("there is no topic nothing", await self.refusal("--until-end"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 from hypothesis import given
@@ -27,6 +28,13 @@ JSON_VALUES = st.recursive(
 
 class RoundTripTests(SynchronousTestCase):
     """Values to bytes and back."""
+
+    def test_pickled(self) -> None:
+        """All travel to other processes."""
+        for serde in (BYTES, STRING, INTEGER, LONG, JSON):
+            found = pickle.loads(pickle.dumps(serde))
+            self.assertEqual((type(found), found.name), (type(serde), serde.name))
+        self.assertEqual(pickle.loads(pickle.dumps(LONG)).encode(-2), LONG.encode(-2))
 
     def assertComesBack(self, serde: Serde, value: Any) -> None:
         """What is decoded equals what was encoded, and is of the same type."""

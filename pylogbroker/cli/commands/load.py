@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*,4]"
 """All processors of this machine; a task may fail three times."""
 
+LOOPBACK = "127.0.0.1"
 
 _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
 
@@ -266,7 +267,11 @@ def settingsOf(options: Namespace, name: str) -> dict[str, str]:
         # A time without a zone must not depend on the machine that loads it.
         "spark.sql.session.timeZone": "UTC",
     }
-    return {**defaults, **dict(options.settings)}
+    given = dict(options.settings)
+    if given.get("spark.master", options.master).startswith("local"):
+        # No other machine takes part, so none needs to reach the driver.
+        defaults |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return {**defaults, **given}
 
 
 @contextmanager

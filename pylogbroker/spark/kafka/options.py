@@ -297,6 +297,12 @@ class KafkaSinkOptions(KafkaOptions):
     kafkaBatchSize = ownKey(
         "kafka.batch.size", Integer(1, BATCH_SIZE_MAX), "200000", "Bytes of records sent together."
     )
+    timestampColumn = ownKey(
+        "timestampColumn",
+        Text(),
+        "",
+        "The column with the timestamp of each record; a null, and no column: when it is sent.",
+    )
 
 
 class KafkaSourceOptions(KafkaOptions):

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     IntegerType,
     StringType,
     StructType,
+    TimestampType,
 )
 
 from pylogbroker.cluster.kafkapartitioner import keyPartition
@@ -66,6 +67,12 @@ def checkKafkaColumns(schema: StructType, options: KafkaSinkOptions) -> None:
         raise ConfigurationError(
             f"column headers is of type {headers.simpleString()}; it must be"
             " array<struct<key:string,value:binary>>"
+        )
+    name = options.timestampColumn
+    if name and not isinstance(kinds.get(name), TimestampType):
+        found = kinds[name].simpleString() if name in kinds else "not there"
+        raise ConfigurationError(
+            f"timestampColumn={name}: the column is {found}; it must be timestamp"
         )
 
 
@@ -110,11 +117,13 @@ class KafkaTaskWriter:
         key: bytes | str | None,
         value: bytes | str | None,
         headers: Headers = (),
+        timestampMs: int | None = None,
     ) -> None:
         """
         Add a row, and send the batches that are full.
 
         @param value: L{None}: a tombstone.
+        @param timestampMs: milliseconds since the epoch; L{None}: now.
         @raise EncodingError: the row has no topic.
         @raise UnknownPartitionError: the topic has no such partition.
         @raise ResponseError: a record is refused.
@@ -127,7 +136,8 @@ class KafkaTaskWriter:
         where = TopicPartition(topic, self._choose(topic, partition, encodedKey))
         size = RECORD_OVERHEAD + len(encodedKey or b"") + len(encodedValue or b"")
         size += sum(len(name) + len(data or b"") for name, data in headers)
-        timestampMs = int(self._clock() * 1000)
+        if timestampMs is None:
+            timestampMs = int(self._clock() * 1000)
         self._buffered[where].append(Record(0, timestampMs, encodedKey, encodedValue, headers))
         self._sizes[where] += size
         self._bufferedSize += size
@@ -209,7 +219,16 @@ def _rows(options: KafkaSinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[An
         tuple((pair["key"], pair["value"]) for pair in each or ()) for each in column("headers")
     )
     columns = (column("partition"), column("key"), column("value"))
-    return zip(topics, *columns, headers, strict=True)
+    return zip(topics, *columns, headers, _timestamps(options, batch), strict=True)
+
+
+def _timestamps(options: KafkaSinkOptions, batch: pa.RecordBatch) -> Iterable[int | None]:
+    """Of each row, in milliseconds since the epoch."""
+    if not options.timestampColumn:
+        return [None] * batch.num_rows
+    column = batch.column(options.timestampColumn)
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    return (None if each is None else each // 1000 for each in micros.to_pylist())
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):

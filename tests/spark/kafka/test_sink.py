@@ -4,6 +4,7 @@ Tests for L{pylogbroker.spark.kafka.sink}, on a real broker.
 
 from __future__ import annotations
 
+from time import time
 from typing import Any
 
 import pyarrow as pa
@@ -111,6 +112,22 @@ class SinkTests(KafkaSourceCase):
             writer.add(None, None, b"k", b"v")
         with self.assertRaisesRegex(UnknownPartitionError, "2 partitions, and a row names 5"):
             writer.add("clicks", 5, None, b"v")
+
+    def test_timestamps(self) -> None:
+        """A column may have the records' timestamps; a null is the time of sending."""
+        times = pa.array([1_700_000_000_123_000, None], pa.timestamp("us", tz="UTC"))
+        rows = {"partition": pa.array([0, 0], pa.int32()), "value": [b"a", b"b"], "at": times}
+        options = self.sinkOptions(timestampColumn="at")
+        begun = int(time() * 1000)
+        self.assertEqual(sendRows(options, [pa.RecordBatch.from_pydict(rows)]), 2)
+        first, second = (int(row["timestamp"].timestamp() * 1000) for row in self.rows())
+        self.assertEqual(first, 1_700_000_000_123)
+        self.assertGreaterEqual(second, begun)
+        for kind, found in ((LongType(), "bigint"), (None, "not there")):
+            schema = StructType().add("value", BinaryType())
+            schema = schema if kind is None else schema.add("at", kind)
+            with self.assertRaisesRegex(ConfigurationError, f"the column is {found}; it must be"):
+                checkKafkaColumns(schema, options)
 
     def test_columns(self) -> None:
         """Columns and types are checked before anything runs."""

@@ -20,7 +20,9 @@ from pylogbroker.cli.arguments import (
     intRange,
     option,
 )
-from pylogbroker.cli.commands.task import plan, runner, state
+from pylogbroker.cli.commands.load import SPARK_OPTIONS
+from pylogbroker.cli.commands.task import plan, runner, sparkrunner, state
+from pylogbroker.cli.streams import Streams
 
 CONTAINER_COUNT_MAX = 100
 
@@ -36,10 +38,17 @@ _STATE_DIR = option(
     "--state-dir DIR", "the folder of stores; overrides state.dir of the property file"
 )
 
+
+async def _run(options: argparse.Namespace, streams: Streams) -> int:
+    if options.engine == runner.SPARK:
+        return await sparkrunner.runOnSpark(options, streams)
+    return await runner.run(options, streams)
+
+
 COMMANDS = (
     Command(
         "task run",
-        runner.run,
+        _run,
         (
             _FILE,
             _JOB,
@@ -70,6 +79,14 @@ COMMANDS = (
                 "place; different for each; by default, drawn by lot",
                 default="",
             ),
+            option(
+                "--engine NAME",
+                "what runs the tasks: containers (the default), or spark, with the state and the "
+                "positions in a checkpoint below the folder of stores",
+                choices=runner.ENGINES,
+                default=runner.CONTAINERS,
+            ),
+            *SPARK_OPTIONS,
             option("--report-to FD", argparse.SUPPRESS, int),
         ),
         """\
@@ -83,7 +100,7 @@ A job has a task for each number of a partition; containers, here and on other m
 tasks. Ctrl-C and SIGTERM commit, and end all. A message that its task cannot handle ends all with
 exit code 1, unless the job's onError says otherwise. --containers starts a process again that dies,
 later each time; one that dies more than five times a minute ends all. Keys of property files are in
-docs/settings.md.
+docs/settings.md. --engine spark runs the same jobs on Spark: docs/spark.md says what differs.
 """,
         runner.prepareRun,
     ),

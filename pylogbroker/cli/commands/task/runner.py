@@ -18,14 +18,22 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.python.failure import Failure
 
+from pylogbroker.cli.commands.load import DEFAULT_MASTER
 from pylogbroker.cli.commands.task.progress import TaskProgress
 from pylogbroker.cli.streams import Streams
+from pylogbroker.config.properties import Properties
+from pylogbroker.config.securitysettings import ToolSettings
 from pylogbroker.errors import ConfigurationError, TaskFailedError
 from pylogbroker.net.deferreds import Waiters, asDeferred, gatherSettled
 from pylogbroker.programs.tasks.jobchoice import chosenJobs, containerSettings
 from pylogbroker.programs.tasks.report import ContainerReport
 from pylogbroker.programs.tasks.supervisor import REPORT_FD, ContainerSupervisor
 from pylogbroker.tasks.container import TaskContainer
+
+CONTAINERS, SPARK = ENGINES = ("containers", "spark")
+
+SECRETS = tuple(key.key for key in ToolSettings.keys)
+"""Keys that a property file has, and the options of a query do not."""
 
 FINAL = (TaskFailedError, ConfigurationError)
 """Failures that a new start would repeat."""
@@ -39,6 +47,7 @@ def prepareRun(options: Namespace, streams: Streams) -> None:
 
     @raise ConfigurationError: one cannot be used, or a setting is wrong.
     """
+    _checkEngine(options)
     if options.reportTo is not None:
         os.setsid()  # Ctrl-C reaches the supervisor alone, which ends this process in order
         os.set_blocking(options.reportTo, False)
@@ -48,7 +57,7 @@ def prepareRun(options: Namespace, streams: Streams) -> None:
     if options.stateDir is not None:
         changes.append(f"state.dir={options.stateDir}")
     try:
-        options.settings = containerSettings(options.propertyFile, changes, streams.warn)
+        options.taskSettings = containerSettings(options.propertyFile, changes, streams.warn)
         options.jobs = chosenJobs(options.file, options.job, options.newName)
     except ConfigurationError:
         if options.reportTo is not None:
@@ -56,12 +65,30 @@ def prepareRun(options: Namespace, streams: Streams) -> None:
         raise
 
 
+def _checkEngine(options: Namespace) -> None:
+    if options.engine == SPARK:
+        reason = "has no meaning with --engine spark: Spark shares tasks among its executors"
+        if options.containers != 1:
+            options.parser.error(f"--containers {reason}")
+        if options.containerId:
+            options.parser.error(f"--container-id {reason}")
+        given = Properties().withOverrides(options.changes)
+        for key in SECRETS:
+            if key in given:
+                options.parser.error(
+                    f"--set {key}: with --engine spark it belongs in the file of --config, since"
+                    " Spark's options travel to the workers"
+                )
+    elif options.settings or options.master != DEFAULT_MASTER:
+        options.parser.error("--master and --conf are for --engine spark")
+
+
 async def run(options: Namespace, streams: Streams) -> int:
     """Run containers until a signal ends them, or they end by themselves."""
     await deferLater(streams.reactor, 0)  # from here on signals are caught
     if options.reportTo is None:
         names = ", ".join(job.name for job in options.jobs)
-        streams.say(f"runs job {names}, with its stores in {options.settings.stateDir}")
+        streams.say(f"runs job {names}, with its stores in {options.taskSettings.stateDir}")
     if options.containers > 1:
         return await _supervise(options, streams)
     running = RunningContainers(
@@ -69,7 +96,7 @@ async def run(options: Namespace, streams: Streams) -> int:
             TaskContainer(
                 streams.reactor,
                 job,
-                options.settings,
+                options.taskSettings,
                 containerId=options.containerId,
                 isUntilEnd=not options.follow,
             )
@@ -82,7 +109,7 @@ async def run(options: Namespace, streams: Streams) -> int:
     else:
         shown = TaskProgress(streams, lambda: [running.report()])
     try:
-        await _untilEnded(running.run(), running.stop)
+        await untilEnded(running.run(), running.stop)
     except CancelledError:
         if options.reportTo is None:
             raise  # it decides the exit code
@@ -96,7 +123,7 @@ async def run(options: Namespace, streams: Streams) -> int:
     return 0
 
 
-async def _untilEnded(work: Deferred[None], stop: Callable[[], object]) -> None:
+async def untilEnded(work: Deferred[None], stop: Callable[[], object]) -> None:
     """
     Wait for containers.
 
@@ -227,7 +254,7 @@ async def _supervise(options: Namespace, streams: Streams) -> int:
     )
     progress = TaskProgress(streams, supervisor.reports)
     try:
-        await _untilEnded(supervisor.run(), supervisor.stop)
+        await untilEnded(supervisor.run(), supervisor.stop)
     finally:
         progress.stop()
     return 0

@@ -1,0 +1,341 @@
+"""
+A job as a query of Structured Streaming. A module of its own, since the driver runs it and workers
+do not.
+
+Our source reads all inputs as one stream, whose positions are in Spark's checkpoint. Rows are
+grouped by the number of their task, and L{TaskProcessor} handles them over Spark's state store.
+What tasks send, and the changes of their stores, leaves through our sink.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from pylogbroker.config.kafka.clientsettings import EARLIEST, LATEST, READ_COMMITTED
+from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
+from pylogbroker.errors import ConfigurationError, SparkQueryError, describeError
+from pylogbroker.spark.kafka.options import BOOTSTRAP_SERVERS, KafkaSourceOptions
+from pylogbroker.spark.kafka.ranges import logBounds, selectedPartitions
+from pylogbroker.spark.kafka.source import decodeKafkaCheckpoint
+from pylogbroker.spark.loader.jobprogress import reason
+from pylogbroker.spark.options import SUBSCRIBE
+from pylogbroker.spark.tasks.processor import INPUT_COLUMNS, OUTPUT_SCHEMA, TaskProcessor
+from pylogbroker.tasks.job import Job
+from pylogbroker.types import TopicPartition
+
+ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+MAX_OFFSETS, MAX_OFFSETS_DEFAULT = "spark.pylogbroker.task.maxOffsetsPerTrigger", 100_000
+"""A setting of Spark: messages of a micro-batch, over all partitions."""
+
+CHECKPOINT = "spark-checkpoint"
+"""The folder, in that of the job's state."""
+
+_NOT_YET = "the engine spark cannot do that yet"
+_METRICS = "pylogbroker-tasks"
+_RESET, _ISOLATION, _COMPRESSION = "auto.offset.reset", "isolation.level", "compression.type"
+_KNOWN = {"consumer": {_RESET, _ISOLATION}, "producer": {_COMPRESSION}}
+
+
+class JobPlace(NamedTuple):
+    """
+    Where a job runs.
+
+    @ivar stateDir: the folder of state; each job has one in it. All of Spark's machines see it.
+    @ivar cluster: the data source's options that say where the brokers are.
+    @ivar reading: more of the source's.
+    @ivar writing: more of the sink's.
+    @ivar cacheSize: as L{TaskProcessor} has it.
+    """
+
+    stateDir: str
+    cluster: Mapping[str, str]
+    reading: Mapping[str, str]
+    writing: Mapping[str, str]
+    cacheSize: int
+
+
+def jobPlace(
+    settings: KafkaTaskSettings, propertyFile: str | None, warn: Callable[[str], None]
+) -> JobPlace:
+    """
+    Where a container's settings say that a job runs.
+
+    @param propertyFile: of the settings, which the driver and all workers read for credentials.
+    @raise ConfigurationError: a setting asks for what Spark does not do.
+    """
+    if settings.isExactlyOnce:
+        raise ConfigurationError(
+            f"processing.guarantee={settings.processingGuarantee}: on Spark state and positions are"
+            " exactly once, and outputs at least once: it must be at_least_once"
+        )
+    given: dict[str, Any] = {name: getattr(settings, name) for name in _KNOWN}
+    reading, writing = given["consumer"], given["producer"]
+    start = reading.get(_RESET, EARLIEST)
+    if start not in (EARLIEST, LATEST):
+        raise ConfigurationError(
+            f"consumer.{_RESET}={start}: on Spark it is {EARLIEST} or {LATEST}"
+        )
+    for prefix, known in _KNOWN.items():
+        for name in sorted(given[prefix].keys() - known):
+            warn(f"{prefix}.{name} has no effect on Spark")
+    cluster = {
+        BOOTSTRAP_SERVERS: ",".join(settings.bootstrapServers),
+        "kafka.client.id": settings.clientId,
+        "kafka.request.timeout.ms": str(settings.requestTimeoutMs),
+    }
+    if propertyFile is not None:
+        cluster["config"] = os.path.abspath(propertyFile)
+    isolation = reading.get(_ISOLATION, READ_COMMITTED)
+    return JobPlace(
+        settings.stateDir,
+        cluster,
+        {"startingOffsets": start, "kafka.isolation.level": isolation},
+        {f"kafka.{_COMPRESSION}": writing.get(_COMPRESSION, "none")},
+        settings.statestoreCacheMaxBytes,
+    )
+
+
+class JobProgress(NamedTuple):
+    """
+    What a query has done since it began, of whole micro-batches.
+
+    @ivar handledCount: messages, with those that were left out.
+    @ivar failedCount: messages that were left out, or are dead letters.
+    @ivar batchCount: micro-batches.
+    @ivar isShutdownAsked: whether a task has asked for the end.
+    """
+
+    handledCount: int = 0
+    failedCount: int = 0
+    batchCount: int = 0
+    isShutdownAsked: bool = False
+
+
+def checkJob(job: Job) -> None:
+    """
+    @raise ConfigurationError: the job has something that Spark cannot run.
+    """
+    if job.isAsync:
+        raise ConfigurationError(
+            f"job {job.name}: its task has coroutine functions, which await on a reactor; Spark's"
+            " workers have none"
+        )
+    for repartition in job.repartitions:
+        raise ConfigurationError(f"job {job.name}: repartition {repartition.name}: {_NOT_YET}")
+
+
+class JobQuery:
+    """
+    The query of a job.
+
+    @ivar job: that it runs.
+    """
+
+    def __init__(self, spark: SparkSession, job: Job, place: JobPlace, taskCount: int) -> None:
+        """
+        @param taskCount: the greatest number of partitions that an input has.
+        @raise ConfigurationError: the job has something that Spark cannot run, or that cannot go
+            to its workers.
+        """
+        checkJob(job)
+        self.job = job
+        self._spark = spark
+        self._place = place
+        self._taskCount = taskCount
+        self._query: Any = None  # the hints of C{awaitTermination} lack parts of a second
+        self._ends: dict[TopicPartition, int] | None = None
+        self._seenBatch = -1
+        self._progress = JobProgress()
+        self._processor = TaskProcessor(job, place.cacheSize)
+        try:
+            pickled: Any = cloudpickle
+            pickled.dumps(self._processor)
+        except Exception as error:  # of whatever the author's objects hold
+            raise ConfigurationError(
+                f"job {job.name}: it cannot be sent to Spark's workers: {describeError(error)}"
+            ) from error
+
+    @property
+    def checkpoint(self) -> str:
+        """The folder of positions and state."""
+        return os.path.join(os.path.abspath(self._place.stateDir), self.job.name, CHECKPOINT)
+
+    def start(self, isUntilEnd: bool = False) -> None:
+        """
+        Begin, or go on from the checkpoint.
+
+        @param isUntilEnd: end with what the inputs have now.
+        @raise SparkQueryError: Spark refuses the query.
+        """
+        settings = {
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB_PROVIDER,
+            # A checkpoint keeps this number; a key is a task.
+            "spark.sql.shuffle.partitions": str(self._taskCount),
+        }
+        before: dict[str, Any] = {name: self._spark.conf.get(name, None) for name in settings}
+        try:
+            for name, value in settings.items():
+                self._spark.conf.set(name, value)
+            # Spark looks for the sink in the session of the thread, which this call sets.
+            self._spark.createDataFrame([], "nothing int")
+            writer = (
+                self._written()
+                .writeStream.format("pylogbroker")
+                .queryName(self.job.name)
+                .options(**self._place.cluster, **self._place.writing)
+                .option("timestampColumn", "timestamp")
+                .option("checkpointLocation", self.checkpoint)
+            )
+            if isUntilEnd and self.job.windowMs:
+                # A query with timers has no end in this trigger.
+                self._ends = self._inputEnds()
+            elif isUntilEnd:
+                writer = writer.trigger(availableNow=True)
+            self._query = writer.start()
+        except (PySparkException, Py4JError) as error:
+            raise self._failure(error) from error
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    self._spark.conf.unset(name)
+                else:
+                    self._spark.conf.set(name, value)
+
+    def _options(self) -> dict[str, str]:
+        """The source's."""
+        most = self._spark.conf.get(MAX_OFFSETS, str(MAX_OFFSETS_DEFAULT))
+        return {
+            "maxOffsetsPerTrigger": str(most),
+            **self._place.cluster,
+            **self._place.reading,
+            "includeHeaders": "true",
+            SUBSCRIBE.key: ",".join(each.topic for each in self.job.inputs),
+        }
+
+    def _inputEnds(self) -> dict[TopicPartition, int]:
+        """Where the partitions that have messages end now."""
+        options = KafkaSourceOptions.fromOptions(self._options())
+        with options.cluster() as cluster:
+            places = selectedPartitions(options, cluster)
+            bounds = logBounds(options, cluster, places)
+        return {place: each.latest for place, each in bounds.items() if each.latest > each.earliest}
+
+    def _read(self) -> DataFrame:
+        stream = self._spark.readStream.format("pylogbroker").options(**self._options()).load()
+        return stream.withColumns(
+            {
+                "task": sql.col("partition"),
+                "timestampMs": sql.unix_millis("timestamp"),
+            }
+        ).select(*INPUT_COLUMNS)
+
+    def _written(self) -> DataFrame:
+        handled = (
+            self._read()
+            .groupBy("task")
+            .transformWithState(
+                self._processor,
+                OUTPUT_SCHEMA,
+                "Append",
+                "ProcessingTime" if self.job.windowMs else "None",
+            )
+        )
+        return (
+            handled.observe(
+                _METRICS,
+                *(sql.sum(name).alias(name) for name in ("handled", "failed", "shutdowns")),
+            )
+            .where("topic IS NOT NULL")
+            .select(
+                *("topic", "partition", "key", "value", "headers"),
+                sql.timestamp_millis("timestampMs").alias("timestamp"),
+            )
+        )
+
+    # -- while it runs
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
+        return self._query is not None and self._query.isActive
+
+    def progress(self) -> JobProgress:
+        """What was done so far; called now and then, or micro-batches are missed."""
+        if self._query is not None:
+            for each in self._query.recentProgress:
+                if each.batchId > self._seenBatch:
+                    self._seenBatch = each.batchId
+                    self._count(each.observedMetrics.get(_METRICS))
+        return self._progress
+
+    def _count(self, counts: Any) -> None:
+        before = self._progress
+        if counts is not None and counts["handled"] is not None:
+            self._progress = JobProgress(
+                before.handledCount + counts["handled"],
+                before.failedCount + counts["failed"],
+                before.batchCount + 1,
+                before.isShutdownAsked or counts["shutdowns"] > 0,
+            )
+
+    def wait(self, seconds: float) -> bool:
+        """
+        Wait for the end. A task that asks for the end of its container ends the query here.
+
+        @return: whether it has ended.
+        @raise SparkQueryError: it has failed.
+        """
+        assert self._query is not None
+        try:
+            hasEnded = self._query.awaitTermination(seconds)
+        except (PySparkException, Py4JError) as error:
+            raise self._failure(error) from error
+        if not hasEnded and (self.progress().isShutdownAsked or self._isAtEnd()):
+            self.stop()
+            return True
+        return bool(hasEnded)
+
+    def _isAtEnd(self) -> bool:
+        """Whether all is handled that the inputs had when the query began, if it is to end then."""
+        if self._ends is None:
+            return False
+        last = self._query.lastProgress
+        text = None if last is None else last.sources[0].endOffset
+        done = decodeKafkaCheckpoint(json.loads(text)) if text else {}
+        return all(place in done and done[place].end >= end for place, end in self._ends.items())
+
+    def stop(self) -> None:
+        """End it; a micro-batch in hand counts as if it had not begun, and is done again."""
+        if self._query is not None:
+            self._query.stop()
+
+    def _failure(self, error: Exception) -> SparkQueryError:
+        return SparkQueryError(f"job {self.job.name}: Spark's query failed: {reason(str(error))}")
+
+
+def waitForAll(
+    queries: list[JobQuery], isStopped: Callable[[], bool], onProgress: Callable[[], None]
+) -> None:
+    """
+    Wait until all queries have ended. The first failure ends all.
+
+    @param isStopped: whether all are to end now.
+    @raise SparkQueryError: one has failed.
+    """
+    waiting = list(queries)
+    try:
+        while waiting and not isStopped():
+            waiting = [each for each in waiting if not each.wait(0.2)]
+            onProgress()
+    finally:
+        for each in queries:
+            each.stop()

@@ -1,0 +1,230 @@
+"""
+Jobs on Spark: a real session, a real broker, and the same jobs in a container beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pylogbroker.errors import SparkQueryError
+from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.spark.kafka.options import KafkaSinkOptions
+from pylogbroker.spark.kafka.sink import KafkaTaskWriter
+from pylogbroker.spark.tasks.jobquery import JobPlace, JobQuery
+from pylogbroker.spark.tasks.processor import stateNameOf
+from pylogbroker.tasks.job import Job, loadJobs
+from pylogbroker.tasks.serdes import INTEGER, STRING
+from pylogbroker.tasks.state.rocksdbengine import RocksDbEngine
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from tests.cli.commands import CommandCase, reactor
+from tests.cli.taskjobs import COPY, COUNT
+from tests.integration.sparksession import ROOT, sharedSession
+from tests.integration.test_spark import SparkCase
+from tests.tasks.jobs import countWords
+
+WORD_COUNT = ROOT / "docs" / "examples" / "tasks" / "wordcount.py"
+LINES = (ROOT / "LICENSE").read_text(encoding="utf-8").splitlines()
+TASK_COUNT = 2
+SPLIT_NAME, COUNT_NAME = "split-on-spark", "count-on-spark"
+
+Message = tuple[bytes | None, bytes | None]
+
+
+class SparkTaskCase(SparkCase):
+    """Has a broker, and runs jobs."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.broker = BackgroundBroker({"num.partitions": str(TASK_COUNT)}).start()
+        self.addCleanup(self.broker.close)
+        self.servers = {"kafka.bootstrap.servers": self.broker.bootstrapServers}
+
+    def produce(self, topic: str, messages: Sequence[tuple[str | None, bytes]]) -> None:
+        """Messages, each a millisecond behind the one before."""
+        options = KafkaSinkOptions.fromOptions(self.servers)
+        with options.cluster() as cluster:
+            writer = KafkaTaskWriter(options, cluster)
+            for number, (key, value) in enumerate(messages):
+                timestampMs = 1_700_000_000_000 + number
+                writer.add(topic, None, key, value, (), timestampMs)
+            writer.flush()
+
+    def inContainer(self, file: Path, name: str) -> None:
+        """Run a job of a file in a container, to the end of what there is."""
+        words = [sys.executable, "-m", "pylogbroker", "task", "run", str(file), "--job", name]
+        words += ["--bootstrap-server", self.broker.bootstrapServers, "--until-end"]
+        words += ["--state-dir", f"{self.folder}/containers"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def newQuery(self, job: Job, **reading: str) -> JobQuery:
+        """A job on Spark."""
+        place = JobPlace(
+            f"{self.folder}/spark",
+            self.servers,
+            {"startingOffsets": "earliest", **reading},
+            {},
+            1 << 20,
+        )
+        return JobQuery(self.spark, job, place, TASK_COUNT)
+
+    def onSpark(self, job: Job, **reading: str) -> JobQuery:
+        """
+        Run a job on Spark, to the end of what there is. On a busy machine the process that Spark
+        starts for a plan is not always there in time; that alone is tried again.
+        """
+        for attempt in range(5):
+            query = self.newQuery(job, **reading)
+            self.addCleanup(query.stop)
+            try:
+                query.start(isUntilEnd=True)
+                while not query.wait(0.2):
+                    pass
+            except SparkQueryError as error:
+                if "failed to connect back" in str(error.__cause__) and attempt < 4:
+                    continue
+                raise
+            return query
+        raise AssertionError("Spark's process was never there in time")
+
+    def messages(self, topic: str) -> list[Message]:
+        """All of a topic, each partition's in order."""
+        rows = self.batch(subscribe=topic, **self.servers).orderBy("partition", "offset").collect()
+        return [
+            (
+                None if row["key"] is None else bytes(row["key"]),
+                None if row["value"] is None else bytes(row["value"]),
+            )
+            for row in rows
+        ]
+
+    def storedBy(self, query: JobQuery, store: str) -> dict[bytes, bytes]:
+        """The entries of a store of all tasks, in Spark's state."""
+        rows = (
+            self.spark.read.format("statestore")
+            .option("path", query.checkpoint)
+            .option("stateVarName", stateNameOf(store))
+            .load()
+            .selectExpr("user_map_key.key AS key", "user_map_value.value AS value")
+            .collect()
+        )
+        return {bytes(row["key"]): bytes(row["value"]) for row in rows}
+
+
+def counts(messages: Any) -> dict[str, int]:
+    """Words and their last counts."""
+    return {STRING.decode(key): INTEGER.decode(value) for key, value in dict(messages).items()}
+
+
+class WordCountTests(SparkTaskCase):
+    """The paper's example, as it stands in its file."""
+
+    def test_bothEngines(self) -> None:
+        """
+        The words of both engines are the same, and so are the counts: in the topic that is the
+        changelog, and in the stores. A query that goes on from its checkpoint counts what is new.
+        """
+        jobs = loadJobs(str(WORD_COUNT))
+        lines = [(None, line.encode()) for line in LINES]
+        self.produce("lines", lines)
+        self.inContainer(WORD_COUNT, "split-words")
+        splitting = self.onSpark(jobs["split-words"].renamed(SPLIT_NAME))
+        self.assertEqual(splitting.progress().handledCount, len(LINES))
+        words = self.messages("words")
+        self.assertEqual(Counter(words), Counter(self.messages(f"words.{SPLIT_NAME}")))
+
+        self.inContainer(WORD_COUNT, "count-words")
+        counting = jobs["count-words"].renamed(COUNT_NAME)
+        query = self.onSpark(counting, maxOffsetsPerTrigger="100")
+        self.assertEqual(query.progress().handledCount, len(words))
+        self.assertGreater(query.progress().batchCount, 1)
+        truth = Counter(word for line in LINES for word in line.split())
+        self.assertEqual(counts(self.messages("word-counts")), truth)
+        self.assertEqual(counts(self.messages(f"word-counts.{COUNT_NAME}")), truth)
+        stored: dict[bytes, bytes] = {}
+        for task in range(TASK_COUNT):
+            folder = f"{self.folder}/containers/count-words/{task}/word-counts"
+            engine = RocksDbEngine(folder, self.fail)
+            stored.update(engine.range(None, None))
+            engine.close()
+        self.assertEqual(self.storedBy(query, "word-counts"), stored)
+
+        self.produce("words", [(word, INTEGER.encode(1)) for word in ("log", "new", "log")])
+        query = self.onSpark(counting)
+        self.assertEqual(query.progress().handledCount, 3)
+        truth.update(["log", "new", "log"])
+        self.assertEqual(counts(self.storedBy(query, "word-counts")), truth)
+        self.assertEqual(counts(self.messages(f"word-counts.{COUNT_NAME}")), truth)
+
+
+class CommandTests(CommandCase):
+    """The command, with the session of this process."""
+
+    timeout = 300
+
+    async def test_untilEnd(self) -> None:
+        """Jobs of a file run side by side, and it ends with 0 when what there was is handled."""
+        sharedSession()
+        broker = BackgroundBroker({"num.partitions": "1"}).start()
+        self.addCleanup(broker.close)
+        place = ["--bootstrap-server", broker.bootstrapServers]
+        state = ["--state-dir", os.path.abspath(self.mktemp())]
+        producer = KafkaProducer(reactor, {"bootstrap.servers": broker.bootstrapServers})
+        for word in (b"a", b"b", b"a"):
+            await producer.send("words", word)
+        await producer.close()
+        file = self.write((COUNT + COPY).encode(), "jobs.py")
+        outcome = await self.perform(
+            "task", "run", file, "--engine", "spark", "--until-end", *place, *state
+        )
+        lines = outcome.errors.splitlines()
+        self.assertEqual((outcome.code, lines[-1]), (0, "2 tasks, 6 messages handled"))
+        self.assertEqual(lines[0], f"runs job count, copy on Spark, with its state in {state[1]}")
+
+
+class EndTests(SparkTaskCase):
+    """How queries end."""
+
+    def test_failure(self) -> None:
+        """
+        A message that cannot be handled ends the query, with an error that names it, and its
+        micro-batch has left no state. A query of one that can goes on there.
+        """
+        self.produce("words", [(word, INTEGER.encode(1)) for word in ("good", "bad")])
+        error = self.assertRaises(SparkQueryError, self.onSpark, countWords())
+        self.assertRegex(
+            str(error),
+            r"^job count-words: Spark's query failed: task count-words-[01] failed at offset [01]"
+            r" of partition [01] of words: ValueError: a bad word \(TaskFailedError\)$",
+        )
+        query = self.onSpark(countWords(onError="skip"))
+        self.assertEqual(query.progress()[:2], (2, 1))
+        self.assertEqual(counts(self.storedBy(query, "word-counts")), {"good": 1})
+
+    def test_shutdown(self) -> None:
+        """A task that asks for the end ends a query that would go on for ever."""
+        self.produce("words", [("enough", INTEGER.encode(1))])
+        query = self.newQuery(countWords())
+        self.addCleanup(query.stop)
+        query.start()
+        while not query.wait(0.2):
+            pass
+        self.assertEqual(query.progress()[:2], (1, 0))
+        self.assertFalse(query.isActive)
+
+    def test_windows(self) -> None:
+        """
+        A job with C{window} ends at the end of its inputs, too, and C{window} is called by Spark's
+        clock, with no further messages.
+        """
+        trending = loadJobs(str(WORD_COUNT.with_name("trendingwords.py")))["trending-words"]
+        self.produce("word-counts", [("log", INTEGER.encode(3))])
+        query = self.onSpark(trending)
+        self.assertEqual(query.progress().handledCount, 1)
+        self.assertEqual(counts(self.storedBy(query, "growths")), {"log": 3})

@@ -1,0 +1,1 @@
+"""Tests for L{pylogbroker.spark.tasks}, without Java."""
