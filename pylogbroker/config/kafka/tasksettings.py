@@ -31,6 +31,7 @@ from pylogbroker.config.propertytypes import (
 )
 from pylogbroker.errors import ConfigurationError
 
+CONFIG_TOPIC, METRICS_TOPIC = "pylogbroker-task-configs", "pylogbroker-task-metrics"
 AT_LEAST_ONCE, EXACTLY_ONCE = "at_least_once", "exactly_once_v2"
 _COMMIT_MS = {AT_LEAST_ONCE: 30_000, EXACTLY_ONCE: 100}
 _SERVERS, _RESET, _ISOLATION = "bootstrap.servers", "auto.offset.reset", "isolation.level"
@@ -86,13 +87,13 @@ class KafkaTaskSettings(KafkaClientSettings):
     configTopic = ownKey(
         "config.topic",
         NULLABLE_TEXT,
-        "pylogbroker-task-configs",
+        CONFIG_TOPIC,
         "The topic of the configurations of jobs. Empty: none is published.",
     )
     metricsTopic = ownKey(
         "metrics.topic",
         NULLABLE_TEXT,
-        "pylogbroker-task-metrics",
+        METRICS_TOPIC,
         "The topic of the metrics of containers. Empty: none are published.",
     )
     metricsIntervalMs = ownKey(

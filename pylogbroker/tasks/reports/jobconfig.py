@@ -23,6 +23,9 @@ INPUT, OUTPUT, CHANGELOG, DEAD_LETTERS = "input", "output", "changelog", "dead l
 REPARTITION = "repartition"
 """A topic that a job writes, and reads again."""
 
+PARTITION = 0
+"""Of the topics of configs and of metrics: each has one, and readers read no other."""
+
 _CLIENTS = {"consumer": KafkaConsumerSettings, "producer": KafkaProducerSettings}
 
 

@@ -92,9 +92,14 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise ValueError(f"{where} is no object")
         inner = get_args(kind)[1]
-        return {name: _read(inner, each, f"{where}.{name}") for name, each in value.items()}
+        return {
+            _read(str, name, where): _read(inner, each, f"{where}.{name}")
+            for name, each in value.items()
+        }
     if kind in (str, int, bool):
         if type(value) is not kind or (kind is int and abs(value) > _NUMBER_MAX):
             raise ValueError(f"{where} is no {kind.__name__}")
+        if kind is str and not value.isprintable():
+            raise ValueError(f"{where} has characters that cannot be printed")
         return value
     return _readObject(kind, value, where)

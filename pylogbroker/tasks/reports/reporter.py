@@ -41,7 +41,7 @@ from pylogbroker.tasks.reports.containermetrics import (
     StoreMetrics,
     TaskMetrics,
 )
-from pylogbroker.tasks.reports.jobconfig import configOf, shownSettings
+from pylogbroker.tasks.reports.jobconfig import PARTITION, configOf, shownSettings
 from pylogbroker.tasks.topics import COMPACT, isMissing
 from pylogbroker.types import TopicPartition
 
@@ -53,9 +53,6 @@ METRICS_TOPIC_CONFIGS = {
     "segment.bytes": str(4 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-
-PARTITION = 0
-"""Of both topics: each has one, and readers read no other."""
 
 COUNTER_COUNT_MAX = 100
 """Counters that are published of a task."""

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
+from pylogbroker.config.kafka.tasksettings import CONFIG_TOPIC
+from pylogbroker.tasks.job import loadJobs
+from pylogbroker.tasks.reports.jobconfig import configOf
 from pylogbroker.types import TopicPartition
 from tests.cli.commands import performAtOnce
 from tests.cli.kafka.test_commands import CurrentCase
@@ -156,6 +161,77 @@ class PlanTests(TaskFileCase):
             self.assertEqual((outcome.code, outcome.output), (1, b""))
             self.assertIn(f"{path}{reason}", outcome.errors)
         self.wrong("task", "plan", self.file, "--all", "--dot")
+        self.wrong("task", "plan", "--all")
+        self.wrong("task", "plan", self.file, "--config-topic", "configs")
+        self.wrong("task", "plan", "--as", "new", "--bootstrap-server", "localhost:1")
+
+
+class PublishedTests(TaskFileCase):
+    """C{task plan} of the jobs that containers have published."""
+
+    def publish(self, topic: str, records: Iterable[tuple[str, bytes | None]]) -> None:
+        producer = Producer({"bootstrap.servers": self.broker.bootstrapServers})
+        for key, value in records:
+            producer.produce(topic, value, key)
+        self.assertEqual(producer.flush(30), 0)
+
+    def test_published(self) -> None:
+        """
+        Writers and readers of each topic over all jobs of a cluster, with the last record of each;
+        what is no record of a job is left out, with a warning.
+        """
+        jobs = {name: configOf(job, {}).encode() for name, job in loadJobs(self.file).items()}
+        self.done("topic", "create", CONFIG_TOPIC, "--partitions", "1")
+        self.done("topic", "create", "words", "--partitions", "3")
+        self.publish(
+            CONFIG_TOPIC,
+            [
+                ("copy", b"{}"),
+                ("count", jobs["count"]),
+                ("gone", jobs["count"].replace(b"count", b"gone")),
+                ("gone", None),
+                ("copy", jobs["copy"]),
+                ("other", jobs["copy"]),
+                ("new\n", b'{"version":2}'),
+            ],
+        )
+        outcome = self.execute("task", "plan", "--all")
+        self.assertEqual(outcome.code, 0)
+        lines = [
+            [cell.strip() for cell in line.split("  ") if cell]
+            for line in outcome.output.decode().splitlines()
+        ]
+        self.assertEqual(
+            lines,
+            [
+                ["TOPIC", "PARTITIONS", "WRITTEN BY", "READ BY"],
+                ["copied", "-", "copy", "-"],
+                ["copy-dead-letters", "-", "copy (dead letters)", "-"],
+                [CHANGELOG, "-", "count (changelog)", "-"],
+                ["words", "3", "-", "copy, count"],
+            ],
+        )
+        self.assertIn(
+            f"job other of {CONFIG_TOPIC} is left out: it has the key of another job",
+            outcome.errors,
+        )
+        self.assertIn(r"job new\n of", outcome.errors)
+        self.assertIn("it has version 2; this program knows 1", outcome.errors)
+        [found] = self.document("task", "plan", "--job", "count")["jobs"]
+        self.assertEqual((found["job"], found["tasks"]), ("count", 3))
+        self.assertIn(
+            f"{CONFIG_TOPIC} has no job none; it has: copy, count",
+            self.failed("task", "plan", "--job", "none"),
+        )
+
+    def test_topic(self) -> None:
+        """The topic may have another name; one that is not there is named."""
+        self.assertIn(f"there is no topic {CONFIG_TOPIC}", self.failed("task", "plan"))
+        hostile = replace(configOf(loadJobs(self.file)["count"], {}), job='a"b')
+        self.done("topic", "create", "jobs", "--partitions", "1")
+        self.publish("jobs", [('a"b', hostile.encode())])
+        text = self.done("task", "plan", "--dot", "--config-topic", "jobs")
+        self.assertIn(r'"job a\"b" [label="a\"b", shape=box', text)
 
 
 class StateTests(TaskFileCase):

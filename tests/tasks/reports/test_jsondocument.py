@@ -63,6 +63,11 @@ class DocumentTests(SynchronousTestCase):
             (self.changed(version=2), "it has version 2; this program knows 1"),
             (b'{"version":1}', "job is missing"),
             (self.changed(job=7), "job is no str"),
+            (self.changed(job="a\nb"), "job has characters that cannot be printed"),
+            (
+                self.changed(tasks=[{**task, "counters": {"\u202e": 1}}]),
+                "tasks[0].counters has characters",
+            ),
             (self.changed(handledCount=True), "handledCount is no int"),
             (self.changed(handledCount=2**63), "handledCount is no int"),
             (self.changed(tasks="none"), "tasks is no array"),

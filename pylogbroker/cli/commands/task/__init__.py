@@ -108,11 +108,20 @@ docs/settings.md. --engine spark runs the same jobs on Spark: docs/spark.md says
         "task plan",
         plan.plan,
         (
-            option("files FILE", "Python files whose global names include Jobs", nargs="+"),
+            option(
+                "files FILE",
+                "Python files whose global names include Jobs; without one, with "
+                "--bootstrap-server, the jobs that containers have published there",
+                nargs="*",
+            ),
             _JOB,
             _AS,
             BOOTSTRAP,
             *AT_BROKERS,
+            option(
+                "--config-topic TOPIC",
+                "where containers have published their jobs (pylogbroker-task-configs)",
+            ),
             either(
                 flag("--all", "print the writers and readers of each topic, over all jobs"),
                 flag("--dot", "print a graph in the language of Graphviz"),
@@ -125,10 +134,12 @@ examples:
   pylogbroker task plan job.py --bootstrap-server log1:9092
   pylogbroker task plan job.py --all
   pylogbroker task plan job.py --dot
+  pylogbroker task plan --all --bootstrap-server log1:9092
 
-With --bootstrap-server partitions and tasks are counted; nothing is created. dot -Tsvg
-draws the graph.
+With --bootstrap-server partitions and tasks are counted; nothing is created. Without files, the
+jobs are those whose containers have run in the cluster. dot -Tsvg draws the graph.
 """,
+        prepare=plan.preparePlan,
         isBlocking=True,
     ),
     Command(

@@ -1,44 +1,50 @@
 """
-C{task plan}: what jobs read, keep and write, as text, as JSON, or for Graphviz.
+C{task plan}: what jobs read, keep and write, as text, as JSON, or for Graphviz. Jobs are those of
+files, or those that containers have published in a cluster.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
 from textwrap import indent
 
 from pylogbroker.cli import CommandError
+from pylogbroker.cli.arguments import rejectOptions
 from pylogbroker.cli.kafka import openCluster, show
+from pylogbroker.cli.kafka.records import readUpTo
 from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.streams import Streams
+from pylogbroker.config.kafka.tasksettings import CONFIG_TOPIC
 from pylogbroker.programs.tasks.jobchoice import chosenJobs
+from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
+from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.tasks.reports.jobconfig import (
     INPUT,
     OUTPUT,
+    PARTITION,
     REPARTITION,
     JobConfig,
     PlannedTopic,
     configOf,
     withCounts,
 )
-from pylogbroker.types import formatCount
+from pylogbroker.types import TopicPartition, escapeUnprintable, formatCount
 
 
 def plan(options: Namespace, streams: Streams) -> int:
-    """Print the plan."""
-    jobs: dict[str, JobConfig] = {}
-    for path in options.files:
-        for job in chosenJobs(path, options.job, options.newName):
-            if job.name in jobs:
-                raise CommandError(f"{path}: another file has a job {job.name}, too")
-            jobs[job.name] = configOf(job, {})
-    counts: dict[str, int] = {}
-    if options.bootstrapServer is not None:
+    """Print the plan: of the jobs of files, or of those that containers have published."""
+    jobs = _fileJobs(options)
+    if options.bootstrapServer is None:
+        planned = [*jobs.values()]
+    else:
         with openCluster(options, streams) as cluster:
-            counts = {each.name: len(each.partitions) for each in cluster.metadata(None).topics}
-    planned = [withCounts(job, counts) for job in jobs.values()]
+            topics = cluster.metadata(None).topics
+            counts = {each.name: len(each.partitions) for each in topics if not each.errorCode}
+            if not options.files:
+                jobs = _publishedJobs(cluster, counts, options, streams)
+        planned = [withCounts(job, counts) for job in jobs.values()]
     if options.dot:
         text = asDot(planned)
     elif options.all:
@@ -60,6 +66,65 @@ def plan(options: Namespace, streams: Streams) -> int:
         text = "\n".join(map(_asText, planned))
     show(streams, text)
     return 0
+
+
+def preparePlan(options: Namespace, _streams: Streams) -> None:
+    """Exit when there is no place to read jobs from, or an option has no effect there."""
+    if options.files:
+        rejectOptions(options, "the jobs are those of the files", "--config-topic")
+    elif options.bootstrapServer is None:
+        options.parser.error("either files, or --bootstrap-server is needed")
+    elif options.newName is not None:
+        options.parser.error("--as: needs a file")
+
+
+def _fileJobs(options: Namespace) -> dict[str, JobConfig]:
+    jobs: dict[str, JobConfig] = {}
+    for path in options.files:
+        for job in chosenJobs(path, options.job, options.newName):
+            if job.name in jobs:
+                raise CommandError(f"{path}: another file has a job {job.name}, too")
+            jobs[job.name] = configOf(job, {})
+    return jobs
+
+
+def _publishedJobs(
+    cluster: KafkaCluster, counts: Container[str], options: Namespace, streams: Streams
+) -> dict[str, JobConfig]:
+    """
+    The jobs whose containers have published them.
+
+    @param counts: the topics that there are.
+    @raise CommandError: there are none, or not the one that was asked for.
+    """
+    topic: str = options.configTopic or CONFIG_TOPIC
+    if topic not in counts:
+        raise CommandError(f"there is no topic {topic}: no container has published its job")
+    place = TopicPartition(topic, PARTITION)
+    end = cluster.offsetsAt([place], LATEST)[place]
+    reader = RecordReader(cluster, cluster.offsetsAt([place], EARLIEST))
+    values: dict[bytes, bytes] = {}
+    for _where, record in readUpTo(end, reader, reader.poll, options.timeoutMs):
+        if record.value is None:
+            values.pop(record.key or b"", None)
+        elif record.key:
+            values[record.key] = record.value
+    jobs = {}
+    for key, value in sorted(values.items()):
+        name = key.decode(errors="replace")
+        try:
+            found = JobConfig.decode(value)
+            if found.job != name:
+                raise ValueError("it has the key of another job")
+        except ValueError as error:
+            streams.warn(f"job {escapeUnprintable(name)} of {topic} is left out: {error}")
+        else:
+            jobs[name] = found
+    if options.job is None:
+        return jobs
+    if options.job not in jobs:
+        raise CommandError(f"{topic} has no job {options.job}; it has: {', '.join(jobs) or 'none'}")
+    return {options.job: jobs[options.job]}
 
 
 def _asText(job: JobConfig) -> str:
@@ -118,14 +183,21 @@ def asDot(planned: Sequence[JobConfig]) -> str:
     """A graph of jobs and topics, in Graphviz' language."""
     lines = ["digraph jobs {", "  rankdir=LR", "  node [fontname=sans]"]
     topics = sorted({each.topic for job in planned for each in job.topics})
-    lines += [f'  "topic {topic}" [label="{topic}", shape=cds]' for topic in topics]
+    lines += [
+        f"  {_quoted(f'topic {topic}')} [label={_quoted(topic)}, shape=cds]" for topic in topics
+    ]
     for job in planned:
-        lines.append(f'  "job {job.job}" [label="{job.job}", shape=box, style=rounded]')
+        node = _quoted(f"job {job.job}")
+        lines.append(f"  {node} [label={_quoted(job.job)}, shape=box, style=rounded]")
         for each in job.topics:
-            topic, node = f'"topic {each.topic}"', f'"job {job.job}"'
-            style = "" if each.store is None else f' [style=dashed, label="{_storeOf(each)}"]'
+            topic, store = _quoted(f"topic {each.topic}"), _storeOf(each)
+            style = "" if store is None else f" [style=dashed, label={_quoted(store)}]"
             if each.kind != INPUT:
                 lines.append(f"  {node} -> {topic}{style}")
             if each.kind in (INPUT, REPARTITION):
                 lines.append(f"  {topic} -> {node}")
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '\\"') + '"'
