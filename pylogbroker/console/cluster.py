@@ -24,6 +24,7 @@ from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.listenersettings import KAFKA, KAFKA07
 from pylogbroker.console.peek import ISource, OwnSource, RemoteSource, Work, peek, peekLast
 from pylogbroker.console.recordpeek import peekRecordsAt
+from pylogbroker.console.tasks import TaskReports
 from pylogbroker.errors import (
     BrokerConnectionError,
     NoBrokersError,
@@ -143,6 +144,7 @@ class ClusterView:
         self._foreign = TtlCache(reactor, self._readForeign)
         self._foreignMs = 0
         self._groups = TtlCache(reactor, self._readGroups)
+        self._tasks = None if own is None else TaskReports(reactor, own)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -203,6 +205,7 @@ class ClusterView:
             "own": None if picture is None else _ownBroker(picture),
             "cluster": None if self._own is None else self._own.kafka.clusterStatus.map(),
             "hasGroups": self._zookeeper() is not None,
+            "hasTasks": self._tasks is not None,
             "isKnown": picture is not None or isKnown,
             "problems": problems[:PROBLEM_COUNT_MAX],
         }
@@ -294,6 +297,23 @@ class ClusterView:
         else:
             found = await peek(source, topic, partition, offset, countMax, work)
         return {**found._asdict(), **(await source.bounds(topic, partition))._asdict()}
+
+    async def tasks(self, work: Work) -> dict[str, Any]:
+        """
+        Jobs and their containers of tasks, for the page; see L{TaskReports.read}. Of a cluster
+        without a broker of today's protocol in this process there are none.
+
+        @param work: decodes records.
+        """
+        if self._tasks is not None:
+            return await self._tasks.read(work)
+        return {
+            "timeMs": self._nowMs(),
+            "isKnown": False,
+            "isComplete": True,
+            "jobs": [],
+            "problems": ["a console with --zookeeper knows Kafka 0.7 only, which has no tasks"],
+        }
 
     async def source(self, broker: int) -> ISource:
         """

@@ -40,6 +40,7 @@ from pylogbroker.console.cluster import (
 )
 from pylogbroker.console.peek import Work
 from pylogbroker.console.recordpeek import peekRecordsAt
+from pylogbroker.console.tasks import TaskReports
 from pylogbroker.errors import (
     BrokerConnectionError,
     ClosedError,
@@ -147,6 +148,7 @@ class KafkaClusterView:
         self._layout = TtlCache(reactor, self._readLayout, 2_000)
         self._marks = TtlCache(reactor, self._readMarks)
         self._groups = TtlCache(reactor, self._readGroups)
+        self._tasks = TaskReports(reactor, self)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -208,6 +210,7 @@ class KafkaClusterView:
             "own": None,
             "cluster": layout.map,
             "hasGroups": True,
+            "hasTasks": True,
             "isKnown": isKnown,
             "problems": problems[:PROBLEM_COUNT_MAX],
         }
@@ -279,6 +282,10 @@ class KafkaClusterView:
         asked, whatever C{broker} says.
         """
         return await peekRecordsAt(self, topic, partition, offset, countMax, work)
+
+    async def tasks(self, work: Work) -> dict[str, Any]:
+        """See L{ClusterView.tasks<pylogbroker.console.cluster.ClusterView.tasks>}."""
+        return await self._tasks.read(work)
 
     async def readBatches(self, topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
         """

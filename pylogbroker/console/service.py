@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from pylogbroker import __version__
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.console.cluster import ClusterView
+from pylogbroker.console.cluster import ClusterView, TtlCache
 from pylogbroker.console.peek import COUNT_MAX, Work
 from pylogbroker.errors import ConfigurationError, PylogbrokerError, describeError
 from pylogbroker.metrics.brokermetrics import brokerFamilies
@@ -41,9 +41,16 @@ FILES = (
     ("/", "console.html", "text/html; charset=utf-8"),
     ("/console.css", "console.css", "text/css; charset=utf-8"),
     ("/console.js", "console.js", "text/javascript; charset=utf-8"),
+    ("/tasks", "tasks.html", "text/html; charset=utf-8"),
+    ("/tasks.js", "tasks.js", "text/javascript; charset=utf-8"),
+    ("/graph.js", "graph.js", "text/javascript; charset=utf-8"),
+    ("/elements.js", "elements.js", "text/javascript; charset=utf-8"),
     ("/chart.js", "chart.js", "text/javascript; charset=utf-8"),
     ("/icon.svg", "icon.svg", "image/svg+xml"),
 )
+TASKS_AGE_MS = 1_000
+"""For how long an answer of tasks is kept; containers report each ten seconds by default."""
+
 _OFFSET_MAX = 2**63 - 1
 
 
@@ -56,6 +63,10 @@ class IClusterView(Protocol):
 
     async def groups(self) -> dict[str, Any]:
         """Groups with their members, and owner, offset and lag of each partition."""
+        ...
+
+    async def tasks(self, work: Work) -> dict[str, Any]:
+        """Jobs, and their containers with tasks."""
         ...
 
     async def messages(
@@ -180,12 +191,14 @@ def pageRoutes(reactor: Any, view: IClusterView, hasMessages: bool) -> dict[str,
     routes = {path: _file(name, kind) for path, name, kind in FILES}
     routes["/api/state"] = lambda query: _state(view, hasMessages)
     routes["/api/groups"] = lambda query: _groups(view)
+    turn = DeferredLock()
+
+    def work(decode: Callable[[], Any]) -> Deferred[Any]:
+        return turn.run(lambda: deferToThreadPool(reactor, reactor.getThreadPool(), decode))
+
+    tasks = TtlCache(reactor, lambda: view.tasks(work), TASKS_AGE_MS)
+    routes["/api/tasks"] = lambda query: _tasks(tasks)
     if hasMessages:
-        turn = DeferredLock()
-
-        def work(decode: Callable[[], Any]) -> Deferred[Any]:
-            return turn.run(lambda: deferToThreadPool(reactor, reactor.getThreadPool(), decode))
-
         routes["/api/messages"] = lambda query: _messages(view, query, work)
     return routes
 
@@ -201,6 +214,10 @@ async def _state(view: IClusterView, hasMessages: bool) -> HttpResponse:
 
 async def _groups(view: IClusterView) -> HttpResponse:
     return jsonReply(await view.groups())
+
+
+async def _tasks(tasks: TtlCache[dict[str, Any]]) -> HttpResponse:
+    return jsonReply({**await tasks.get(), "version": __version__})
 
 
 async def _messages(view: IClusterView, query: Query, work: Work) -> HttpResponse:

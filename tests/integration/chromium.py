@@ -21,6 +21,9 @@ from typing import Any
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 NEEDS = ("browser",)
 WAIT_SECONDS_MAX = 300.0
+TAB, ENTER = "\ue004", "\ue007"
+"""Keys, as WebDriver names them."""
+
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _STARTED = re.compile(r"started successfully on port (\d+)")
 
@@ -128,6 +131,12 @@ class Chromium:
         ]
         self._ask("POST", f"/element/{found}/clear")
         self._ask("POST", f"/element/{found}/value", {"text": text})
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other, wherever the focus is."""
+        made = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        actions = [{"type": "key", "id": "keyboard", "actions": made}]
+        self._ask("POST", "/actions", {"actions": actions})
 
     def waitFor(
         self, what: str, look: Callable[[], Any], secondsMax: float = WAIT_SECONDS_MAX

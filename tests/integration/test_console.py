@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet import reactor
@@ -14,6 +16,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.threads import blockingCallFromThread
 from twisted.trial.unittest import TestCase
 
+from pylogbroker.config.kafka.tasksettings import CONFIG_TOPIC, METRICS_TOPIC
 from pylogbroker.console.standalone import ClusterConsole, KafkaClusterConsole
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
@@ -25,11 +28,14 @@ from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.syncclient.syncproducer import SyncProducer
+from pylogbroker.tasks.reports.containermetrics import StoreMetrics
+from pylogbroker.tasks.reports.jobconfig import configOf
 from pylogbroker.types import TopicPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import createParents
+from tests.console.test_tasks import JOB, TASK, metrics
 from tests.integration.brokerprocess import BrokerProcess
-from tests.integration.chromium import Chromium
+from tests.integration.chromium import ENTER, TAB, Chromium
 from tests.integration.chroots import freshChroot, registered
 from tests.integration.threaded import BrokerCase, inThread
 
@@ -473,4 +479,94 @@ class KafkaClusterTests(BrokerCase):
         browser.waitFor("records", lambda: "user 7" in browser.text("#messages-list"))
         for absent in ("this broker", "Back pressure", "ZooKeeper", "not known"):
             self.assertNotIn(absent, browser.text("main"))
+        self.assertEqual(browser.errors(), [])
+
+    def focused(self, browser: Chromium) -> str:
+        return str(browser.run("return document.activeElement.textContent.trim()"))
+
+    def pressUntil(self, browser: Chromium, text: str) -> None:
+        """Go on with the tab key until what has the focus has a text."""
+        for _turn in range(50):
+            browser.press(TAB)
+            if self.focused(browser) == text:
+                return
+        self.fail(f"the tab key does not lead to {text!r}")
+
+    @inThread
+    def test_tasks(self) -> None:
+        """
+        Jobs with their plan as a picture, containers and tasks: a dead one is marked, hostile names
+        show as text, the keyboard reaches all, and a narrow screen is enough.
+        """
+        self.serve()
+        cluster = KafkaCluster([SocketAddress(self.broker.host, self.broker.port)])
+        self.addCleanup(lambda: cluster.close())
+        nowMs = int(time.time() * 1000)
+        hostile = replace(configOf(JOB, {"words": 1}), job=HOSTILE_TOPIC)
+        restored = replace(TASK, stores=(StoreMetrics("s", None, 40, 100),), phase="starting")
+        reports = [metrics("new", TASK), metrics("second", restored)]
+        for topic, records in (
+            (
+                CONFIG_TOPIC,
+                [(each.job, each.encode(), 0) for each in (hostile, configOf(JOB, {"words": 1}))],
+            ),
+            (
+                METRICS_TOPIC,
+                [
+                    *((each.key, each.encode(), 0) for each in reports),
+                    ("count/old", metrics("old", TASK).encode(), 95_000),
+                ],
+            ),
+        ):
+            cluster.partitions(topic, isCreating=True)
+            made = [Record(0, nowMs - age, key.encode(), value) for key, value, age in records]
+            RecordWriter(cluster).write(TopicPartition(topic, 0), made)
+        console = self.inReactor(self._serveConsole)
+        self.addCleanup(console.stopService)
+        browser = Chromium()
+        self.addCleanup(browser.close)
+        browser.open(f"http://127.0.0.1:{console.port.getHost().port}/")
+        browser.waitFor("the link", lambda: browser.text("#pages"))
+        self.pressUntil(browser, "Tasks")
+        browser.press(ENTER)
+        browser.waitFor("the jobs", lambda: HOSTILE_TOPIC in browser.text("#jobs"))
+        self.assertIn(f"Job {HOSTILE_TOPIC}", browser.text("#job-title"))
+        self.assertIn("no container", browser.text("#jobs"))
+
+        self.pressUntil(browser, "count")
+        browser.press(ENTER)
+        browser.waitFor("the other job", lambda: browser.text("#job-title") == "Job count")
+        rows = (
+            "return [...document.querySelectorAll(`${arguments[0]} tr`)]"
+            ".map((row) => row.innerText)"
+        )
+        texts = browser.run(rows, "#containers")
+        self.assertEqual([text.split("\t")[0] for text in texts], ["new", "old", "second"])
+        self.assertRegex(texts[1], r"\tno report for [0-9]+ s: it may be dead$")
+        self.assertRegex(texts[2], r"\t1 task restoring$")
+        self.assertEqual(
+            [text.split("\t")[1] for text in browser.run(rows, "#tasks")], ["new", "old", "second"]
+        )
+        self.assertIn("s restoring, 40 % of 100", browser.text("#tasks"))
+        self.assertEqual(
+            browser.run(
+                "return [...document.querySelectorAll('#plan text')]"
+                ".map((each) => each.textContent)"
+            ),
+            ["count", "1 task", "words", "input, 1 partition", "counts", "output"],
+        )
+        self.assertIn(
+            "reads words; writes counts",
+            browser.run("return document.querySelector('#plan svg').getAttribute('aria-label')"),
+        )
+
+        self.pressUntil(browser, "0")
+        browser.press(" ")
+        browser.waitFor("the partition", lambda: "words-0" in browser.text("#tasks"))
+        self.assertEqual(self.focused(browser), "0")
+        self.assertIn("at 7 of 9", browser.text("#tasks"))
+        browser.emulate(360, 740)
+        self.assertLessEqual(browser.run("return document.documentElement.scrollWidth"), 360)
+        strangers = "return [document.title, document.querySelectorAll('main img').length]"
+        self.assertEqual(browser.run(strangers), ["Tasks – pylogbroker", 0])
         self.assertEqual(browser.errors(), [])

@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const LEFT = 64, RIGHT = 8, TOP = 8, BOTTOM = 20;
 
-function element(name, attributes, parent) {
+export function element(name, attributes, parent) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (parent) parent.append(made);
