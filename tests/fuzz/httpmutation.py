@@ -23,6 +23,8 @@ PATHS = (
     "/metrics",
     "/api/state",
     "/api/groups",
+    "/api/tasks",
+    "/tasks",
 )
 MESSAGES = "/api/messages?topic=probe&broker=0&partition=0"
 METHODS = (

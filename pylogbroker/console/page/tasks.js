@@ -81,8 +81,8 @@ function chosenName(jobs) {
 // -- pictures
 
 const topicNode = (topic) => ({ id: `topic ${topic.topic}`, kind: "topic", title: topic.topic, note: topic.partitionCount === null ? topic.kind : `${topic.kind}, ${many(topic.partitionCount, "partition")}` });
-const isRead = (topic) => topic.kind === "input" || topic.kind === "repartition";
-const isWritten = (topic) => topic.kind !== "input";
+const isInput = (topic) => topic.kind === "input" || topic.kind === "broadcast";
+const isRead = (topic) => isInput(topic) || topic.kind === "repartition";
 
 // A graph in which each node, and each edge, is there once.
 class Graph {
@@ -96,52 +96,54 @@ class Graph {
   }
   edge(from, to) { this.edges.set(JSON.stringify([from, to]), { from, to }); }
   show(into, about) {
-    const text = JSON.stringify([[...this.nodes.values()], [...this.edges.values()]]);
+    const nodes = [...this.nodes.values()], edges = [...this.edges.values()].filter(({ from, to }) => this.nodes.has(from) && this.nodes.has(to));
+    const text = JSON.stringify([nodes, edges]);
     if (shown.get(into) === text) return; // what is selected stays
     shown.set(into, text);
-    drawGraph(into, [...this.nodes.values()], [...this.edges.values()], about);
+    drawGraph(into, nodes, edges, about);
   }
 }
 const shown = new Map();
 
 function planGraph(config) {
   const graph = new Graph(), job = `job ${config.job}`;
-  const holder = (name) => (name === null ? job : `step ${name}`), stepOf = (test) => config.steps.filter(test).map((step) => `step ${step.name}`);
+  const holder = (name) => `step ${name}`, first = (test) => (config.steps.length ? config.steps.filter(test).map((step) => holder(step.name)) : [job]);
   if (!config.steps.length) graph.node({ id: job, kind: "job", title: config.job, note: config.tasks === null ? "job" : many(config.tasks, "task") });
-  for (const step of config.steps) graph.node({ id: holder(step.name), kind: "step", title: step.name, note: step.kind });
-  for (const step of config.steps) for (const parent of step.parents) if (graph.nodes.has(holder(parent))) graph.edge(holder(parent), holder(step.name));
-  const first = (found) => (found.length ? found : config.steps.length ? [] : [job]);
+  for (const step of config.steps) graph.node({ id: holder(step.name), kind: "step", title: step.name, note: [step.kind, step.details].filter(Boolean).join(", ") });
+  const isLoop = (step) => step.reads !== null && step.reads === step.writes; // a repartition: what follows gets what has gone through the topic
+  const givers = new Map(config.steps.map((step) => [step.name, isLoop(step) ? `topic ${step.writes}` : holder(step.name)]));
+  for (const step of config.steps) for (const parent of step.parents) if (givers.has(parent)) graph.edge(givers.get(parent), holder(step.name));
   for (const topic of config.topics) {
     const id = graph.node(topicNode(topic));
     if (topic.store !== null) {
       const store = graph.node({ id: `store ${topic.store}`, kind: "store", title: topic.store, note: `store, ${topic.engine}` });
-      for (const from of first(stepOf((step) => step.store === topic.store))) graph.edge(from, store);
+      for (const from of first((step) => step.stores.includes(topic.store))) graph.edge(from, store);
       graph.edge(store, id);
       continue;
     }
-    const steps = config.steps.filter((step) => step.topic === topic.topic), begins = steps.filter((step) => !step.parents.length).map((step) => holder(step.name)), ends = steps.filter((step) => step.parents.length).map((step) => holder(step.name));
-    if (isRead(topic)) for (const to of first(topic.kind === "input" ? begins : steps.length ? begins : [])) graph.edge(id, to);
-    if (isWritten(topic)) for (const from of first(ends)) graph.edge(from, id);
+    if (isRead(topic)) for (const to of first((step) => step.reads === topic.topic && !isLoop(step))) graph.edge(id, to);
+    if (topic.kind === "dead letters") graph.edge(graph.node({ id: job, kind: "job", title: config.job, note: "what failed" }), id);
+    else if (!isInput(topic)) for (const from of first((step) => step.writes === topic.topic)) graph.edge(from, id);
   }
   return graph;
 }
 
 function allGraph(jobs) {
-  const graph = new Graph(), read = new Set(jobs.flatMap(({ config }) => config?.topics.filter((topic) => topic.kind === "input").map((topic) => topic.topic) ?? []));
+  const graph = new Graph(), read = new Set(jobs.flatMap(({ config }) => config?.topics.filter(isInput).map((topic) => topic.topic) ?? []));
   for (const { config } of jobs) {
     if (!config) continue;
     const job = graph.node({ id: `job ${config.job}`, kind: "job", title: config.job, note: config.tasks === null ? "job" : many(config.tasks, "task") });
     for (const topic of config.topics) {
-      if (topic.kind !== "output" && !read.has(topic.topic)) continue; // of this job alone
+      if (topic.kind !== "output" && !isInput(topic) && !read.has(topic.topic)) continue; // of this job alone
       const id = graph.node({ ...topicNode(topic), note: "topic" });
-      topic.kind === "input" ? graph.edge(id, job) : graph.edge(job, id);
+      isInput(topic) ? graph.edge(id, job) : graph.edge(job, id);
     }
   }
   return graph;
 }
 
 const listed = (topics, kinds) => topics.filter((topic) => kinds.includes(topic.kind)).map((topic) => topic.topic).join(", ") || "nothing";
-const aboutPlan = (config) => `job ${config.job} reads ${listed(config.topics, ["input"])}; writes ${listed(config.topics, ["output", "dead letters"])}; keeps ${config.topics.map((topic) => topic.store).filter((store) => store !== null).join(", ") || "no store"}`;
+const aboutPlan = (config) => `job ${config.job} reads ${listed(config.topics, ["input", "broadcast"])}; writes ${listed(config.topics, ["output", "dead letters"])}; keeps ${config.topics.map((topic) => topic.store).filter((store) => store !== null).join(", ") || "no store"}`;
 
 // -- one job
 

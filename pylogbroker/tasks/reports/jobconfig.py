@@ -57,16 +57,20 @@ class PlannedStep:
     A step of a job of the high-level API.
 
     @ivar kind: such as C{filter}.
+    @ivar details: what there is to say of it, in a few words.
     @ivar parents: names of the steps whose messages it takes.
-    @ivar topic: that it reads or writes.
-    @ivar store: that it keeps.
+    @ivar reads: the topic that it reads; L{None}: none.
+    @ivar writes: the topic that it writes, likewise.
+    @ivar stores: their names.
     """
 
     name: str
     kind: str
+    details: str = ""
     parents: tuple[str, ...] = ()
-    topic: str | None = None
-    store: str | None = None
+    reads: str | None = None
+    writes: str | None = None
+    stores: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

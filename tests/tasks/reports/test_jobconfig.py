@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.tasks.job import DEAD_LETTER, MEMORY, Input, Job, Output, Repartition, Store
+from pylogbroker.tasks.reports.containermetrics import ContainerMetrics
 from pylogbroker.tasks.reports.jobconfig import (
     JobConfig,
     PlannedStep,
@@ -58,7 +62,9 @@ class ConfigTests(SynchronousTestCase):
 
     def test_large(self) -> None:
         """What would be too large loses steps first, then topics, then the settings."""
-        steps = tuple(PlannedStep(f"filter-{n}", "filter", (f"filter-{n - 1}",)) for n in range(9))
+        steps = tuple(
+            PlannedStep(f"filter-{n}", "filter", "", (f"filter-{n - 1}",)) for n in range(9)
+        )
         found = replace(configOf(self.job, {}), steps=steps, stepCount=9)
         self.assertEqual(JobConfig.decode(found.encode()).steps, steps)
         spare = DOCUMENT_SIZE_MAX - len(found.encode())
@@ -92,3 +98,15 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(found["producer.linger.ms"], "9")
         self.assertEqual(found["state.dir"], "task-state")
         self.assertNotIn("secret", str(found))
+
+
+class PageTests(SynchronousTestCase):
+    """The page of the format."""
+
+    def test_examples(self) -> None:
+        """Its records can be read, and have all fields that are written."""
+        text = Path(__file__).parents[3].joinpath("docs/task-reports.md").read_text("utf-8")
+        config, metrics = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+        for kind, example in ((JobConfig, config), (ContainerMetrics, metrics)):
+            found = kind.decode(example.encode())
+            self.assertEqual(json.loads(found.encode()), json.loads(example))
