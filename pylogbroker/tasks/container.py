@@ -30,7 +30,7 @@ from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, DeferredSemaphore
 from twisted.internet.task import deferLater
@@ -38,6 +38,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.kafka.admin.client import AdminClient
+from pylogbroker.client.kafka.admin.routing import checkAll
+from pylogbroker.client.kafka.admin.topics import LATEST
 from pylogbroker.cluster.kafka.taskassignor import TaskAssignor, TaskState
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
@@ -57,7 +59,10 @@ from pylogbroker.net.timer import wallMs
 from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
-from pylogbroker.tasks.inputs.ends import InputEnds
+from pylogbroker.tasks.inputs.ends import InputEnds, placesOf
+from pylogbroker.tasks.inputs.purger import RepartitionPurger
+from pylogbroker.tasks.inputs.queues import InputQueues, byPartition
+from pylogbroker.tasks.inputs.taskinputs import TaskInputs, ranksOf
 from pylogbroker.tasks.job import Job, Store
 from pylogbroker.tasks.outputcommitter import OutputCommitter
 from pylogbroker.tasks.reports.reporter import TaskReporter
@@ -88,6 +93,8 @@ FLUSH_TIMEOUT_MS = 10_000
 """For a container that ends: how long its consumer and producer may take."""
 
 log = Logger()
+
+T = TypeVar("T")
 
 
 class TaskPhase(Enum):
@@ -123,13 +130,15 @@ class _Task:
     """
     A task of this container.
 
-    @ivar partitions: those of the inputs that it has.
+    @ivar inputs: what it reads.
+    @ivar partitions: those of the group that it has.
     @ivar engines: of its stores, by name, as they are opened.
     @ivar starting: while it starts.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, inputs: TaskInputs) -> None:
         self.number = number
+        self.inputs = inputs
         self.partitions: set[TopicPartition] = set()
         self.phase = TaskPhase.STARTING
         self.instance: TaskInstance | None = None
@@ -140,9 +149,9 @@ class _Task:
 class _Group:
     """Messages of one task, and which of them is next."""
 
-    def __init__(self, instance: TaskInstance) -> None:
+    def __init__(self, instance: TaskInstance, records: list[ConsumerRecord]) -> None:
         self.instance = instance
-        self.records: list[ConsumerRecord] = []
+        self.records = records
         self.next = 0
 
     @property
@@ -207,7 +216,10 @@ class TaskContainer:
         self._preparing: Deferred[None] | None = None
         self._trigger: Any = None
         self._wake: Callable[[], None] = lambda: None
+        self._ranks = ranksOf(job)
         self._ends: InputEnds | None = None
+        self._purger: RepartitionPurger | None = None
+        self._turn = 0  # of the task that gets messages first
         self._commitAtMs = self._windowAtMs = 0.0
         containerId = containerId or f"{int(random() * 2**48):012x}"
         self._consumer = KafkaConsumer(
@@ -337,10 +349,12 @@ class TaskContainer:
             self._random,
         )
         if self._isUntilEnd:
-            self._ends = InputEnds(
-                self._admin, self._consumer, self._topics.inputs, self._topics.repartitions
-            )
+            self._ends = InputEnds(self._admin, self._consumer, self._topics)
             await self._ends.find()
+        if self._topics.repartitions:
+            self._purger = RepartitionPurger(
+                self._admin, self._topics.repartitions, self.settings.repartitionPurgeIntervalMs
+            )
         now = self._nowMs()
         self._commitAtMs = now + self.settings.commitIntervalMs
         self._windowAtMs = now + self.job.windowMs
@@ -364,6 +378,7 @@ class TaskContainer:
 
     async def _close(self) -> None:
         """Commit, unless something has failed that forbids it; then let everything go."""
+        self._isStopping = True
         isUsable = self._failure is None or isinstance(self._failure, TaskFailedError)
         await self._lock.acquire()
         try:
@@ -373,6 +388,8 @@ class TaskContainer:
             await self._attempt(self._closeTasks(list(self._tasks.values())))
         finally:
             self._lock.release()
+        if self._purger is not None:
+            self._purger.stop()
         outcomes: list[object] = [
             *await gatherSettled(
                 [
@@ -405,44 +422,39 @@ class TaskContainer:
 
     async def _loop(self) -> None:
         while not self._isStopping:
-            try:
-                records = self._consumer.takeMany(self.settings.maxPollRecords)
-            except PylogbrokerError as error:
-                isLasting = isinstance(error, (OffsetOutOfRangeError, LogTruncatedError))
-                if isLasting or not getattr(error, "isRetriable", True):
-                    raise
-                log.warn("Job {job}: {error}", job=self.job.name, error=error)
-                continue
-            if records:
-                await self._exclusively(partial(self._handle, records))
-            if self._ends is not None:  # what comes behind the ends would put the end off
-                self._consumer.pause(self._ends.reached())
-            isIdle = not records
+            isIdle = not self._read()
+            if any(not each.inputs.isEmpty for each in self._runningTasks()):
+                hasHandled = await self._exclusively(self._handle)
+                isIdle = isIdle and hasHandled is False
             if self.job.windowMs and self._nowMs() >= self._windowAtMs:
                 await self._exclusively(self._window)
                 isIdle = False  # messages may have come meanwhile
             if self._nowMs() >= self._commitAtMs:
                 await self._exclusively(self._commit)
                 isIdle = isIdle and not self.settings.commitIntervalMs
+            if self._purger is not None:
+                self._purger.tick(self._nowMs(), self._committer.committed)
             if isIdle and not self._isStopping:
                 if self._ends is not None and await self._isAtEnd(self._ends):
                     break
                 await self._sleep()
 
     async def _exclusively(
-        self, work: Callable[[], Awaitable[None]], isForced: bool = False
-    ) -> None:
+        self, work: Callable[[], Awaitable[T]], isForced: bool = False
+    ) -> T | None:
         """
         @param isForced: also when the container has failed.
+        @return: what C{work} returns; L{None}: nothing was done, or it is not committed.
         """
         await self._lock.acquire()
         try:
             if self._failure is not None and not isForced:
-                return
+                return None
             try:
-                await work()
+                return await work()
             except TransactionAbortedError as error:
                 await self._beginAnew(error)
+                return None
         except Exception as error:
             self._fail(error)  # before the next one has the lock, who may commit
             raise
@@ -457,18 +469,24 @@ class TaskContainer:
             if not waiting.called:
                 waiting.callback(None)
 
-        due = [self._windowAtMs] if self.job.windowMs else []
+        running = [each.inputs for each in self._runningTasks()]
+        consumers = [self._consumer, *(each.broadcasts for each in running if each.broadcasts)]
+        due = [each.dueAtMs for each in running if each.dueAtMs is not None]
+        if self.job.windowMs:
+            due.append(self._windowAtMs)
         if self.settings.commitIntervalMs:  # with 0 each batch was committed
             due.append(self._commitAtMs)
         limitMs = END_CHECK_MS if self._isUntilEnd else IDLE_MS
         ms = max(min([each - self._nowMs() for each in due] + [limitMs]), 1)
         self._wake = wake
         timer = self._reactor.callLater(ms / 1000, wake)
-        self._consumer.attach(wake)
+        for each in consumers:
+            each.attach(wake, isForLags=True)
         try:
             await waiting
         finally:
-            self._consumer.detach(wake)
+            for each in consumers:
+                each.detach(wake)
             self._wake = lambda: None
             if timer.active():
                 timer.cancel()
@@ -480,8 +498,14 @@ class TaskContainer:
         """
 
         def isReached() -> bool:
-            running = [each.phase is TaskPhase.RUNNING for each in self._tasks.values()]
-            return self._consumer.isOwning and all(running) and ends.areReached
+            return (
+                self._consumer.isOwning
+                and ends.areReached(self._consumer)
+                and all(
+                    each.phase is TaskPhase.RUNNING and each.inputs.isAtEnd
+                    for each in self._tasks.values()
+                )
+            )
 
         if not isReached():
             return False
@@ -497,26 +521,82 @@ class TaskContainer:
             return False
 
     async def _commitAll(self) -> None:
-        """Commit, behind all that was read: where there is no message in hand, markers count."""
-        positions = self._consumer.positions
-        for task in self._tasks.values():
-            if task.instance is not None and task.phase is TaskPhase.RUNNING:
+        """Commit, behind all that was read: where no message waits, markers count."""
+        read = self._consumer.positions
+        for task in self._runningTasks():
+            if task.instance is not None:
                 task.instance.positions.update(
-                    (place, positions[place]) for place in task.partitions if place in positions
+                    (place, position)
+                    for place, position in task.inputs.positions(task.partitions, read).items()
+                    if position is not None
                 )
         await self._commit()
 
-    async def _handle(self, records: Iterable[ConsumerRecord]) -> None:
-        groups: dict[int, _Group] = {}
-        for record in records:
-            group = groups.get(record.partition)
-            if group is None:
-                task = self._tasks.get(record.partition)
-                if task is None or task.instance is None or task.phase is not TaskPhase.RUNNING:
-                    continue  # it was lost meanwhile: another container has it
-                group = groups[record.partition] = _Group(task.instance)
-            group.records.append(record)
-        waiting = list(groups.values())
+    def _read(self) -> int:
+        """
+        Take what the consumers have into the queues of the tasks.
+
+        @return: how many messages.
+        @raise PylogbrokerError: a partition cannot be read.
+        """
+        count = 0
+        records = self._takeFrom(self._consumer)
+        for place, run in byPartition(records):
+            task = self._tasks.get(place.partition)
+            if task is not None:
+                task.inputs.put(place, run)
+        count += len(records)
+        for task in self._runningTasks():
+            if task.inputs.broadcasts is not None:
+                records = self._takeFrom(task.inputs.broadcasts)
+                for place, run in byPartition(records):
+                    task.inputs.put(place, run)
+                count += len(records)
+        return count
+
+    def _takeFrom(self, consumer: KafkaConsumer) -> list[ConsumerRecord]:
+        records: list[ConsumerRecord] | None = None
+        while records is None:
+            try:
+                records = consumer.takeMany(self.settings.maxPollRecords)
+            except PylogbrokerError as error:
+                isLasting = isinstance(error, (OffsetOutOfRangeError, LogTruncatedError))
+                if isLasting or not getattr(error, "isRetriable", True):
+                    raise
+                log.warn("Job {job}: {error}", job=self.job.name, error=error)
+        if self._ends is not None:  # what comes behind the ends would put the end off
+            consumer.pause(self._ends.reached(consumer))
+        return records
+
+    def _runningTasks(self) -> list[_Task]:
+        return [each for each in self._tasks.values() if each.phase is TaskPhase.RUNNING]
+
+    def _nextGroups(self) -> list[_Group]:
+        """The messages that come next, of tasks in turn: C{max.poll.records} at most."""
+        running = self._runningTasks()
+        left, groups = self.settings.maxPollRecords, []
+        self._turn %= max(len(running), 1)
+        for task in running[self._turn :] + running[: self._turn]:
+            assert task.instance is not None
+            records = task.inputs.take(left, self._nowMs())
+            task.inputs.limit()
+            if records:
+                groups.append(_Group(task.instance, records))
+                left -= len(records)
+            self._turn += 1
+            if not left:
+                break
+        return groups
+
+    async def _handle(self) -> bool:
+        """
+        Hand messages to tasks.
+
+        @return: whether there were any.
+        """
+        waiting = self._nextGroups()
+        if not waiting:
+            return False
         while waiting:
             failure: Exception | None = None
             try:
@@ -534,6 +614,7 @@ class TaskContainer:
             if self._isCommitDue():
                 await self._commit()
             waiting = [group for group in waiting if not group.isDone and not self._isStopping]
+        return True
 
     def _isCommitDue(self) -> bool:
         """Whether a commit is due within a batch. Called on the worker's thread, too."""
@@ -554,11 +635,7 @@ class TaskContainer:
             self._isStopping = True
 
     def _instances(self) -> list[TaskInstance]:
-        return [
-            each.instance
-            for each in self._tasks.values()
-            if each.instance is not None and each.phase is TaskPhase.RUNNING
-        ]
+        return [each.instance for each in self._runningTasks() if each.instance is not None]
 
     async def _call(self, work: Callable[[], Any]) -> None:
         """Call an author's method: on the reactor's thread if the task has coroutine functions."""
@@ -606,18 +683,46 @@ class TaskContainer:
 
     def _startTasks(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.pause(partitions)
+        if self._isStopping:  # it is about to leave
+            return
         started = []
         for place in partitions:
             task = self._tasks.get(place.partition)
             if task is None:
-                task = self._tasks[place.partition] = _Task(place.partition)
+                task = self._tasks[place.partition] = _Task(place.partition, self._newInputs())
                 started.append(task)
             task.partitions.add(place)
             if task.phase is TaskPhase.RUNNING:
+                task.inputs.add([place], {})
                 self._consumer.resume([place])
         for task in started:
             task.starting = Deferred.fromCoroutine(self._start(task))
             task.starting.addErrback(self._failed)
+
+    def _newInputs(self) -> TaskInputs:
+        settings = self.settings
+        # At the end of what there is, a container that is to end there waits for nothing more.
+        idleMs = min(settings.maxTaskIdleMs, 0) if self._isUntilEnd else settings.maxTaskIdleMs
+        queues = InputQueues(idleMs, settings.bufferedRecordsPerPartition)
+        broadcasts = None
+        if self._topics is not None and self._topics.broadcasts:
+            isolation = self._consumer.settings.isolationLevel
+            broadcasts = KafkaConsumer(
+                self._reactor,
+                settings.forConsumer(None, _logWarning).replace(isolationLevel=isolation),
+                random=self._random,
+            )
+        return TaskInputs(self._ranks, queues, self._consumer, broadcasts, self._ends)
+
+    async def _bootstrapEnds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where partitions end now, of bootstrapped inputs."""
+        topics = {each.topic for each in self.job.inputs if each.isBootstrap}
+        wanted = {place: LATEST for place in places if place.topic in topics}
+        if not wanted:
+            return {}
+        isCommitted = bool(self._consumer.settings.isolationLevel)
+        found = checkAll(await self._admin.listOffsets(wanted, isCommitted=isCommitted))
+        return {place: each.offset for place, each in found.items()}
 
     async def _start(self, task: _Task) -> None:
         topics, restorer = self._topics, self._restorer
@@ -634,9 +739,14 @@ class TaskContainer:
         task.instance = TaskInstance(
             self.job, task.number, stores, self._unsettledMax(), self._leftOut
         )
+        broadcasts = placesOf(topics.broadcasts)
+        ends = await self._bootstrapEnds([*task.partitions, *broadcasts])
         await self._lock.acquire()
         try:
             await self._call(task.instance.init)
+            task.inputs.add(task.partitions, ends)
+            if broadcasts:
+                task.inputs.addBroadcasts(broadcasts, ends)
             task.phase = TaskPhase.RUNNING
         finally:
             self._lock.release()
@@ -707,6 +817,7 @@ class TaskContainer:
                     await self._call(task.instance.close)
                 except Exception as error:  # the author's; the others are closed all the same
                     self._fail(error)
+            await task.inputs.close()
             # Behind whatever its start has under way on the same worker.
             await self._worker.submit(partial(_closeEngines, task))
 
@@ -748,6 +859,7 @@ class TaskContainer:
             task = self._tasks.get(place.partition)
             if task is not None:
                 task.partitions.discard(place)
+                task.inputs.discard(place)
                 if not task.partitions:
                     gone.append(task)
                 elif task.instance is not None:
@@ -764,7 +876,7 @@ class TaskContainer:
     def status(self) -> list[TaskStatus]:
         """The tasks that it has, in order."""
         made = []
-        positions = self._consumer.positions
+        read = self._consumer.positions
         for number, task in sorted(self._tasks.items()):
             instance = task.instance
             made.append(
@@ -779,7 +891,7 @@ class TaskContainer:
                     {}
                     if instance is None
                     else {name: each.count for name, each in sorted(instance.counters.items())},
-                    {place: positions.get(place) for place in task.partitions},
+                    task.inputs.positions(task.partitions, read),
                 )
             )
         return made

@@ -52,11 +52,16 @@ class Input:
 
     @ivar key: decodes the keys.
     @ivar message: decodes the messages.
+    @ivar isBootstrap: whether a task reads it to the end that it has when the task starts before it
+        gets any message of the other inputs; and before those of the same timestamp later.
+    @ivar isBroadcast: whether each task reads all partitions, from the beginning at each start.
     """
 
     topic: str
     key: Serde = BYTES
     message: Serde = BYTES
+    isBootstrap: bool = False
+    isBroadcast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +153,12 @@ class Job:
         self._checkNames("repartition", [each.name for each in self.repartitions], NAME_SIZE_MAX)
         repartitioned = [self.repartitionTopicOf(each) for each in self.repartitions]
         self._checkNames("repartition topic", repartitioned)
-        if not self.inputs:
-            raise ConfigurationError(f"job {self.name}: it has no input")
+        if all(each.isBroadcast for each in self.inputs):
+            raise ConfigurationError(
+                f"job {self.name}: it has no input that is divided among its tasks"
+                if self.inputs
+                else f"job {self.name}: it has no input"
+            )
         if self.onError not in ON_ERROR:
             raise ConfigurationError(
                 f"job {self.name}: onError={self.onError!r} is none of {', '.join(ON_ERROR)}"
@@ -198,14 +207,14 @@ class Job:
             )
 
     def _checkCopartitions(self) -> None:
-        divided = [each.topic for each in self.inputs]
+        divided = [each.topic for each in self.inputs if not each.isBroadcast]
         divided += [each.name for each in self.repartitions]
         for names in self.copartitions:
             for name in names:
                 if name not in divided:
                     raise ConfigurationError(
                         f"job {self.name}: {name} is to have as many partitions as others, and is"
-                        " no input and no repartition"
+                        " no input that is divided among the tasks, and no repartition"
                     )
 
     def _checkNames(self, kind: str, names: Iterable[str], sizeMax: int = TOPIC_SIZE_MAX) -> None:

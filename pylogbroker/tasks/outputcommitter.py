@@ -57,6 +57,7 @@ class OutputCommitter:
 
     @ivar topicIds: of the changelogs, 16 bytes each.
     @ivar commitCount: commits so far.
+    @ivar committed: positions of the container's partitions that it has committed.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class OutputCommitter:
         """
         self.topicIds: Mapping[str, bytes] = {}
         self.commitCount = 0
+        self.committed: dict[TopicPartition, int] = {}
         self._job = job
         self._producer = producer
         self._consumer = consumer
@@ -80,7 +82,6 @@ class OutputCommitter:
         self._isExactlyOnce = isExactlyOnce
         self._changelogs = {each.name: job.changelogOf(each) for each in job.stores}
         self._transaction: Transaction | None = None
-        self._committed: dict[TopicPartition, int] = {}
         self._lossCount = 0  # messages that were not confirmed, as far as that was dealt with
         self._lossCounts: Counter[TopicPartition] = Counter()  # transactions lost, in a row
 
@@ -119,7 +120,7 @@ class OutputCommitter:
             place: offset
             for instance in instances
             for place, offset in instance.positions.items()
-            if self._committed.get(place) != offset
+            if self.committed.get(place) != offset
         }
         changed = [
             (instance, store, entries)
@@ -145,7 +146,7 @@ class OutputCommitter:
                 # The next commit has them, or another container, which handles them again.
                 log.info("Job {job}: {error}", job=self._job.name, error=error)
                 return
-        self._committed.update(positions)
+        self.committed.update(positions)
         self.commitCount += 1
         for place in positions:
             self._lossCounts.pop(place, None)
@@ -227,7 +228,7 @@ class OutputCommitter:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions have gone, with the positions that were committed."""
         for place in partitions:
-            self._committed.pop(place, None)
+            self.committed.pop(place, None)
 
     async def takeOver(self) -> None:
         """

@@ -102,7 +102,8 @@ class TaskInstance:
     @ivar outputs: what was sent and not taken yet.
     @ivar outputSize: bytes of it, with L{OUTPUT_OVERHEAD}.
     @ivar counters: the author's, by name.
-    @ivar positions: the next offset of each partition of which messages were handled.
+    @ivar positions: the next offset of each partition of which messages were handled; without
+        those of broadcast inputs, which have none.
     @ivar isCommitAsked: whether the task asked for a commit; the caller sets it back.
     @ivar isShutdownAsked: whether it asked its container to end.
     @ivar handledCount: messages, with those that were left out.
@@ -138,6 +139,7 @@ class TaskInstance:
         self._inputs = {
             each.topic: (each.topic, each.key.decode, each.message.decode) for each in job.inputs
         }
+        self._broadcasts = {each.topic for each in job.inputs if each.isBroadcast}
         self._outputs = {
             each.topic: (job.topicOf(each), each.key.encode, each.message.encode)
             for each in job.outputs
@@ -324,7 +326,8 @@ class TaskInstance:
 
     def _handled(self, record: IncomingRecord) -> None:
         self.handledCount += 1
-        self.positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        if record.topic not in self._broadcasts:
+            self.positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
 
     def _failed(self, record: IncomingRecord, error: Exception, before: tuple[int, int]) -> None:
         for store in self.stores.values():

@@ -43,13 +43,15 @@ class JobTopics(NamedTuple):
     """
     What is known of a job's topics.
 
-    @ivar inputs: the partitions of each, counted.
+    @ivar inputs: the partitions of each that is divided among the tasks, counted.
+    @ivar broadcasts: of each broadcast input, likewise.
     @ivar repartitions: of each repartition topic, likewise.
     @ivar topicIds: of the changelogs, 16 bytes each; zeros: the brokers have none.
     @ivar deleteRetentionMs: how long the changelogs keep deletions.
     """
 
     inputs: dict[str, int]
+    broadcasts: dict[str, int]
     repartitions: dict[str, int]
     topicIds: dict[str, bytes]
     deleteRetentionMs: dict[str, int]
@@ -86,6 +88,7 @@ async def prepareTopics(admin: AdminClient, job: Job, replicationFactor: int) ->
     """
     inputs = checkAll(await admin.describeTopics([each.topic for each in job.inputs]))
     counts = {topic: len(each.partitions) for topic, each in inputs.items()}
+    broadcasts = {each.topic: counts.pop(each.topic) for each in job.inputs if each.isBroadcast}
     taskCount = max(counts.values())
     repartitions = repartitionCounts(job, counts)
     changelogs = dict.fromkeys((job.changelogOf(each) for each in job.stores), taskCount)
@@ -101,14 +104,14 @@ async def prepareTopics(admin: AdminClient, job: Job, replicationFactor: int) ->
         _checkCount(job, topic, len(each.partitions), own[topic], topic in changelogs)
     retentions = await _checkPolicies(admin, job, changelogs, repartitions)
     topicIds = {topic: found[topic].topicId for topic in changelogs}
-    return JobTopics(counts, repartitions, topicIds, retentions)
+    return JobTopics(counts, broadcasts, repartitions, topicIds, retentions)
 
 
 def repartitionCounts(job: Job, counts: Mapping[str, int]) -> dict[str, int]:
     """
     How many partitions the repartition topics of a job have.
 
-    @param counts: of the partitions of the inputs.
+    @param counts: of the partitions of the inputs, without broadcast ones.
     @raise ConfigurationError: inputs that must have equally many have not.
     """
     wanted: dict[str, int] = {}

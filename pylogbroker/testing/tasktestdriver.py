@@ -145,25 +145,26 @@ class TaskTestDriver:
         if timestamp is None:
             timestamp = self.nowMs
         sent = OutgoingRecord(topic, data, keyData, headers, timestamp, partition)
-        self._deliver(sent)
+        self._deliver(sent, self._tasks if given.isBroadcast else None)
         self._deliverRepartitioned()
 
     def _deliverRepartitioned(self) -> None:
         while self._repartitioned:
             self._deliver(self._repartitioned.popleft())
 
-    def _deliver(self, sent: OutgoingRecord) -> None:
+    def _deliver(self, sent: OutgoingRecord, tasks: Iterable[TaskInstance] | None = None) -> None:
         topic, partition = sent.topic, sent.partition
         if partition is None:
             count = len(self._tasks)
             partition = 0 if sent.key is None else KEY_PARTITIONERS[MURMUR2](sent.key, count)
         offset = self._offsets.get((topic, partition), 0)
-        task = self._taskOf(partition)
+        taken = [self._taskOf(partition)] if tasks is None else tasks
         self._offsets[topic, partition] = offset + 1
         timestamp = self.nowMs if sent.timestamp is None else sent.timestamp
         record = _Input(topic, partition, offset, timestamp, sent.key, sent.value, sent.headers)
-        self._process(task, record)
-        self._collect(task)
+        for task in taken:
+            self._process(task, record)
+            self._collect(task)
 
     def _process(self, task: TaskInstance, record: _Input) -> None:
         if self._isAsync:

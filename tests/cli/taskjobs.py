@@ -39,7 +39,7 @@ from pylogbroker.tasks.job import Repartition
 turn = Job(
     "turn",
     task=Count,
-    inputs=[Input("words", message=STRING)],
+    inputs=[Input("words", message=STRING), Input("rates", isBroadcast=True)],
     stores=[Store("counts", key=STRING, value=LONG, engine=MEMORY)],
     repartitions=[Repartition("by-word", key=STRING, message=LONG)],
 )

@@ -128,6 +128,10 @@ class CheckTests(SynchronousTestCase):
         """Words and numbers that mean nothing are refused."""
         self.assertRefused("job j: it has no input", inputs=[])
         self.assertRefused(
+            "job j: it has no input that is divided among its tasks",
+            inputs=[Input("in", isBroadcast=True)],
+        )
+        self.assertRefused(
             "job j: onError='retry' is none of stop, skip, dead-letter", onError="retry"
         )
         self.assertRefused("job j: windowMs=-1 is negative", windowMs=-1)
@@ -191,10 +195,11 @@ class CheckTests(SynchronousTestCase):
         }
         job = makeJob(copartitions=iter([("in", "r")]), **given)
         self.assertEqual(job.copartitions, (("in", "r"),))
-        for name in ("out", "j-r-repartition", "x"):
+        given["inputs"] = [Input("in"), Input("all", isBroadcast=True)]
+        for name in ("out", "j-r-repartition", "x", "all"):
             self.assertRefused(
-                f"job j: {name} is to have as many partitions as others, and is no input and no"
-                " repartition",
+                f"job j: {name} is to have as many partitions as others, and is no input that is"
+                " divided among the tasks, and no repartition",
                 copartitions=[["in", name]],
                 **given,
             )

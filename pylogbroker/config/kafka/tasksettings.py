@@ -78,6 +78,28 @@ class KafkaTaskSettings(KafkaClientSettings):
     maxPollRecords = ConfigKey(
         "max.poll.records", POSITIVE, "500", "Messages that are taken from the consumer at a time."
     )
+    maxTaskIdleMs = ConfigKey(
+        "max.task.idle.ms",
+        Integer(-1, 2**31 - 1),
+        "0",
+        "How long a task with several inputs waits, in milliseconds, when one of them has nothing "
+        "more at the brokers, and another has: so much later a producer may be without a change "
+        "of the order by timestamps. 0: only what brokers have already is waited for. -1: "
+        "nothing is.",
+    )
+    bufferedRecordsPerPartition = ConfigKey(
+        "buffered.records.per.partition",
+        POSITIVE,
+        "1000",
+        "Messages of a partition that a task with several inputs keeps until their turn; a "
+        "partition with more is not read on.",
+    )
+    repartitionPurgeIntervalMs = ConfigKey(
+        "repartition.purge.interval.ms",
+        POSITIVE,
+        "30000",
+        "How often what was handled is deleted from repartition topics, in milliseconds.",
+    )
     replicationFactor = ConfigKey(
         "replication.factor",
         Integer(-1, 32767),

@@ -153,6 +153,8 @@ class AssignedPartition:
     @ivar foundAt: the position that was found for C{resetTime}; L{NO_OFFSET}: it was given.
     @ivar resetTime: the time whose offset is to be found (-2: the beginning, -1: the end);
         L{None}: the policy says.
+    @ivar endOffset: of the next message, when messages were fetched last; with C{read_committed},
+        where the first open transaction begins. L{NO_OFFSET}: nothing was fetched yet.
     @ivar fetchOffset: the next offset to ask for.
     @ivar fetchEpoch: of the leader that appended the last batch before it.
     @ivar checkedEpoch: of the leader that is known to have what was read.
@@ -179,6 +181,7 @@ class AssignedPartition:
         "chunks",
         "counters",
         "current",
+        "endOffset",
         "failureCount",
         "fetchEpoch",
         "fetchOffset",
@@ -202,7 +205,7 @@ class AssignedPartition:
     def __init__(self, place: TopicPartition, counters: ConsumerTopicCounters) -> None:
         self.place = place
         self.counters = counters
-        self.position = self.fetchOffset = self.foundAt = NO_OFFSET
+        self.position = self.fetchOffset = self.foundAt = self.endOffset = NO_OFFSET
         self.resetTime: int | None = None
         self.fetchEpoch = self.checkedEpoch = NO_EPOCH
         self.topicId = ZERO_UUID
@@ -231,7 +234,7 @@ class AssignedPartition:
         """
         self._discard()
         self.position = self.fetchOffset = offset
-        self.foundAt = NO_OFFSET
+        self.foundAt = self.endOffset = NO_OFFSET
         self.resetTime = None
         self.fetchEpoch, self.checkedEpoch = epoch, NO_EPOCH
         self.readEpoch = epoch

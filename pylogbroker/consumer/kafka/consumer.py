@@ -110,7 +110,7 @@ class KafkaConsumer:
             random=random,
         )
         self._fetcher = KafkaFetcher(
-            reactor, settings, self._cluster, self._onFetched, self._onError
+            reactor, settings, self._cluster, self._onFetched, self._onEndKnown, self._onError
         )
         self._cluster.listenErrors(self._onError)
         self._partitions = self._fetcher.partitions
@@ -136,6 +136,7 @@ class KafkaConsumer:
         self._unreported: PylogbrokerError | None = None
         self._topics: set[str] = set()
         self._wakeReader: Callable[[], None] | None = None
+        self._isForLags = False
         self._isClosed = False
         self._closed: Waiters[None] = Waiters()
 
@@ -266,6 +267,29 @@ class KafkaConsumer:
             for place, each in self._partitions.items()
             if each.position != NO_OFFSET
         }
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """
+        As L{positions}, of one partition.
+
+        @return: L{None}: not known yet.
+        @raise ConsumerStateError: the partition is not assigned.
+        """
+        found = self._of(partition).position
+        return None if found == NO_OFFSET else found
+
+    def currentLag(self, partition: TopicPartition) -> int | None:
+        """
+        How many offsets a partition's position is behind the end of its log, as of the last fetch;
+        with C{read_committed}, behind the first open transaction. No request is sent.
+
+        @return: L{None}: not known yet.
+        @raise ConsumerStateError: the partition is not assigned.
+        """
+        found = self._of(partition)
+        if NO_OFFSET in (found.endOffset, found.position):
+            return None
+        return max(found.endOffset - found.position, 0)
 
     def topicId(self, topic: str) -> bytes:
         """
@@ -472,6 +496,10 @@ class KafkaConsumer:
             self._turns.append(partition)
         self._wake()
 
+    def _onEndKnown(self) -> None:
+        if self._isForLags:
+            self._wake()
+
     def _onError(self, error: PylogbrokerError) -> None:
         """An error that concerns no single partition: a password that is refused."""
         if self._partitions or self._group.subscribed is not None:
@@ -541,16 +569,18 @@ class KafkaConsumer:
             self._unreported = error
         return found
 
-    def attach(self, wake: Callable[[], None]) -> None:
+    def attach(self, wake: Callable[[], None], isForLags: bool = False) -> None:
         """
         Become the one reader of this consumer.
 
         @param wake: called for a message, an error or the end.
+        @param isForLags: call it when the L{currentLag} of a partition becomes known, too.
         @raise ConsumerStateError: another reader is attached.
         """
         if self._wakeReader is not None:
             raise ConsumerStateError("another reader is attached to this consumer")
         self._wakeReader = wake
+        self._isForLags = isForLags
 
     def detach(self, wake: Callable[[], None]) -> bool:
         """Let go, if this is the reader. Returns whether it was."""

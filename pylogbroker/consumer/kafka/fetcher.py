@@ -125,10 +125,12 @@ class KafkaFetcher:
         settings: KafkaConsumerSettings,
         cluster: ClusterClient,
         onFetched: Callable[[AssignedPartition], None],
+        onEndKnown: Callable[[], None],
         onError: Callable[[PylogbrokerError], None],
     ) -> None:
         """
         @param onFetched: called with a partition that has more messages, or an error.
+        @param onEndKnown: called when a partition has got its C{endOffset}.
         @param onError: called with an error of a broker that does not pass by itself.
         """
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
@@ -138,6 +140,7 @@ class KafkaFetcher:
         self._cluster = cluster
         self._onError = onError
         self._onFetched = onFetched
+        self._onEndKnown = onEndKnown
         self._nodes: dict[int, _Node] = {}
         self._pumpTimer = Timer(clock)
         self._retryTimer = Timer(clock)
@@ -399,7 +402,8 @@ class KafkaFetcher:
                 self._avoidReplica(partition)
                 self._cluster.refreshSoon()
             return
-        aborted = part.abortedTransactions if self._settings.isolationLevel else None
+        isCommitted = self._settings.isolationLevel
+        aborted = part.abortedTransactions if isCommitted else None
         begins = [(each.firstOffset, each.producerId) for each in aborted or ()]
         try:
             chunk = FetchedChunk(bytes(part.records or b""), begins)
@@ -408,8 +412,14 @@ class KafkaFetcher:
             return
         partition.put(chunk)
         partition.counters.fetchedSize += chunk.size
+        wasEndKnown = partition.endOffset != NO_OFFSET
+        partition.endOffset = part.highWatermark
+        if isCommitted and part.lastStableOffset != NO_OFFSET:  # brokers that know transactions
+            partition.endOffset = part.lastStableOffset
         if chunk.size:
             self._onFetched(partition)
+        if not wasEndKnown:
+            self._onEndKnown()
 
     def _onRefusal(
         self, partition: AssignedPartition, part: Any, endpoints: Any, isReplica: bool

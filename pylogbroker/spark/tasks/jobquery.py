@@ -129,6 +129,10 @@ def checkJob(job: Job) -> None:
             f"job {job.name}: its task has coroutine functions, which await on a reactor; Spark's"
             " workers have none"
         )
+    for each in job.inputs:
+        if each.isBroadcast or each.isBootstrap:
+            kind = "broadcast" if each.isBroadcast else "bootstrapped"
+            raise ConfigurationError(f"job {job.name}: {kind} input {each.topic}: {_NOT_YET}")
     for repartition in job.repartitions:
         raise ConfigurationError(f"job {job.name}: repartition {repartition.name}: {_NOT_YET}")
 

@@ -19,29 +19,25 @@ from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.routing import checkAll
 from pylogbroker.client.kafka.admin.topics import LATEST
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
+from pylogbroker.tasks.topics import JobTopics
 from pylogbroker.types import TopicPartition
 
 
 class InputEnds:
-    """
-    The ends of a job's inputs.
-    """
+    """The ends of a job's inputs."""
 
     def __init__(
         self,
         admin: AdminClient,
         consumer: KafkaConsumer,
-        inputs: dict[str, int],
-        repartitions: dict[str, int],
+        topics: JobTopics,
     ) -> None:
-        """
-        @param inputs: their partitions, counted.
-        @param repartitions: likewise.
-        """
+        """@param consumer: of the group."""
         self._admin = admin
         self._consumer = consumer
-        self._inputs = _placesOf(inputs)
-        self._repartitions = _placesOf(repartitions)
+        self._inputs = placesOf(topics.inputs)
+        self._broadcasts = placesOf(topics.broadcasts)
+        self._repartitions = placesOf(topics.repartitions)
         self._ends: dict[TopicPartition, int] = {}
 
     async def find(self) -> None:
@@ -50,24 +46,27 @@ class InputEnds:
 
         @raise PylogbrokerError: the brokers do not tell.
         """
-        places = dict.fromkeys(self._inputs, LATEST)
+        places = dict.fromkeys([*self._inputs, *self._broadcasts], LATEST)
         found = checkAll(await self._admin.listOffsets(places, isCommitted=True))
         self._ends = {place: each.offset for place, each in found.items()}
 
-    def reached(self) -> list[TopicPartition]:
-        """The partitions of inputs that this consumer has, and has read to the end."""
-        positions = self._consumer.positions
+    def isReached(self, place: TopicPartition, position: int | None) -> bool:
+        """Whether a position is at the end of a partition; of a repartition topic, never."""
+        end = self._ends.get(place)
+        return end is not None and position is not None and position >= end
+
+    def reached(self, consumer: KafkaConsumer) -> list[TopicPartition]:
+        """The partitions of inputs that a consumer has, and has read to the end."""
         return [
             place
-            for place in self._consumer.assignment()
-            if place in self._ends and positions.get(place, -1) >= self._ends[place]
+            for place, position in consumer.positions.items()
+            if self.isReached(place, position)
         ]
 
-    @property
-    def areReached(self) -> bool:
-        """Whether this consumer has read all of its partitions of inputs to the end."""
-        owned = self._ends.keys() & self._consumer.assignment()
-        return len(self.reached()) == len(owned)
+    def areReached(self, consumer: KafkaConsumer) -> bool:
+        """Whether a consumer has read all partitions of inputs that it has to the end."""
+        owned = self._ends.keys() & consumer.assignment()
+        return len(self.reached(consumer)) == len(owned)
 
     @property
     def hasRepartitions(self) -> bool:
@@ -82,14 +81,15 @@ class InputEnds:
         """
         committed = await self._consumer.committed([*self._inputs, *self._repartitions])
         positions = {place: 0 if each is None else each.offset for place, each in committed.items()}
-        if any(positions[place] < end for place, end in self._ends.items()):
+        if any(positions[place] < self._ends[place] for place in self._inputs):
             return False
         places = dict.fromkeys(self._repartitions, LATEST)
         found = checkAll(await self._admin.listOffsets(places))
         return all(positions[place] >= each.offset for place, each in found.items())
 
 
-def _placesOf(counts: dict[str, int]) -> list[TopicPartition]:
+def placesOf(counts: dict[str, int]) -> list[TopicPartition]:
+    """All partitions of topics."""
     return [
         TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)
     ]

@@ -20,6 +20,7 @@ from pylogbroker.tasks.reports.jsondocument import decodeDocument, encodeDocumen
 from pylogbroker.tasks.serdes import BYTES
 
 INPUT, OUTPUT, CHANGELOG, DEAD_LETTERS = "input", "output", "changelog", "dead letters"
+BROADCAST = "broadcast input"
 REPARTITION = "repartition"
 """A topic that a job writes, and reads again."""
 
@@ -122,7 +123,10 @@ def configOf(job: Job, counts: Mapping[str, int]) -> JobConfig:
     @param counts: of partitions, by topic.
     """
     topics = [
-        PlannedTopic(INPUT, each.topic, each.key.name, each.message.name) for each in job.inputs
+        PlannedTopic(
+            BROADCAST if each.isBroadcast else INPUT, each.topic, each.key.name, each.message.name
+        )
+        for each in job.inputs
     ]
     topics += [
         PlannedTopic(OUTPUT, job.topicOf(each), each.key.name, each.message.name)
@@ -168,7 +172,10 @@ def withCounts(config: JobConfig, counts: Mapping[str, int]) -> JobConfig:
 
 
 def _taskCount(topics: Iterable[PlannedTopic]) -> int | None:
-    """One for each number of a partition of an input; L{None}: an input is not known."""
+    """
+    One for each number of a partition of an input that is no broadcast one; L{None}: an input is
+    not known.
+    """
     counts = [each.partitionCount for each in topics if each.kind == INPUT]
     known = [count for count in counts if count is not None]
     return max(known) if len(known) == len(counts) else None

@@ -136,19 +136,27 @@ class PlanTests(TaskFileCase):
         )
 
     def test_repartition(self) -> None:
-        """A repartition is written and read."""
+        """A repartition is written and read; a broadcast input is read, and makes no tasks."""
         path = self.write("turn.py", COUNT + TURN)
         topic = "turn-by-word-repartition"
         lines = [line.split() for line in self.plan(path, "--job", "turn").splitlines()]
         self.assertIn(["repartition", topic, "string", "long", "-", "-"], lines)
+        self.assertIn(["broadcast", "input", "rates", "bytes", "bytes", "-", "-"], lines)
+        self.done("topic", "create", "words", "--partitions", "2")
+        self.done("topic", "create", "rates", "--partitions", "3")
+        [job] = self.document("task", "plan", path, "--job", "turn")["jobs"]
+        self.assertEqual(job["tasks"], 2)
         rows = [line.split("  ") for line in self.plan(path, "--all").splitlines()]
         found = [[cell.strip() for cell in row if cell] for row in rows if row[0] == topic]
         self.assertEqual(found, [[topic, "-", "turn (repartition)", "turn (repartition)"]])
+        found = [[cell.strip() for cell in row if cell] for row in rows if row[0] == "rates"]
+        self.assertEqual(found, [["rates", "-", "-", "turn (broadcast input)"]])
         dots = self.plan(path, "--job", "turn", "--dot").splitlines()
         self.assertEqual(
             [line.strip() for line in dots if "->" in line and topic in line],
             [f'"job turn" -> "topic {topic}"', f'"topic {topic}" -> "job turn"'],
         )
+        self.assertIn('  "topic rates" -> "job turn"', dots)
 
     def test_wrong(self) -> None:
         """Files without a job, or that raise, are named."""
@@ -339,7 +347,11 @@ class StateTests(TaskFileCase):
         self.assertEqual((outcome.code, self.positions()), (0, zero))
 
     def test_repartition(self) -> None:
-        """The lag of a repartition topic is shown; a reset deletes it, with its positions."""
+        """
+        The lag of a repartition topic is shown; a reset deletes it, with its positions. Broadcast
+        inputs have none.
+        """
+        self.done("topic", "create", "rates", "--partitions", "1")
         topic = "turn-by-word-repartition"
         path = self.write("turn.py", COUNT + TURN)
         words = (path, "--job", "turn", "--state-dir", self.state)

@@ -320,6 +320,33 @@ class ReadTests(ConsumerCase):
         self.kafka.put("t", 0, b"b")
         self.assertEqual(self.read(consumer, 3), [b"b"])
 
+    def test_lag(self) -> None:
+        """The lag is as of the last fetch; a reader that sleeps is woken when it is known."""
+        self.kafka.put("t", 0, b"a", b"b", b"c")
+        consumer = self.make()
+        self.assertRaises(ConsumerStateError, consumer.currentLag, T0)
+        self.assertRaises(ConsumerStateError, consumer.position, T0)
+        consumer.assign([T0, T1])
+        self.assertEqual((consumer.currentLag(T0), consumer.currentLag(T1)), (None, None))
+        self.assertEqual(consumer.position(T0), None)
+        woken: list[None] = []
+        consumer.pause([T0])
+        consumer.attach(lambda: woken.append(None), isForLags=True)
+        self.later(1)
+        self.assertEqual(len(woken), 1)  # of the empty one
+        self.assertEqual(consumer.currentLag(T1), 0)
+        consumer.resume([T0])
+        self.later(1)
+        self.assertEqual(consumer.currentLag(T0), 3)
+        consumer.takeMany(2)
+        self.assertEqual((consumer.currentLag(T0), consumer.position(T0)), (1, 2))
+        consumer.takeMany()
+        self.assertEqual(consumer.currentLag(T0), 0)
+        consumer.seek(T0, 1)
+        self.assertEqual(consumer.currentLag(T0), None)
+        self.later(1)
+        self.assertEqual(consumer.currentLag(T0), 2)
+
     def test_committed(self) -> None:
         """read_committed leaves out aborted messages and markers; read_uncommitted only those."""
         put = self.kafka.put

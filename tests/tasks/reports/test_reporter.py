@@ -87,7 +87,13 @@ class ReporterTests(ContainerCase):
             metrics_interval_ms="30",
         )
         running = container.run()
-        report = await self.metrics(lambda each: each.commitCount and each.handledCount == 3)
+        report = await self.metrics(
+            lambda each: (
+                each.commitCount
+                and each.handledCount == 3
+                and all(place.lag is not None for task in each.tasks for place in task.partitions)
+            )
+        )
         self.assertEqual((report.job, report.taskCount, report.failure), ("count-words", 2, ""))
         self.assertEqual(report.memberId, container.memberId)
         self.assertEqual(report.intervalMs, 30)

@@ -21,6 +21,7 @@ from pylogbroker.programs.tasks.jobchoice import chosenJobs
 from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.tasks.reports.jobconfig import (
+    BROADCAST,
     INPUT,
     OUTPUT,
     PARTITION,
@@ -31,6 +32,9 @@ from pylogbroker.tasks.reports.jobconfig import (
     withCounts,
 )
 from pylogbroker.types import TopicPartition, escapeUnprintable, formatCount
+
+ONLY_READ = (INPUT, BROADCAST)
+READ = (*ONLY_READ, REPARTITION)
 
 
 def plan(options: Namespace, streams: Streams) -> int:
@@ -152,9 +156,9 @@ def _asWhole(planned: Iterable[JobConfig], isJson: bool) -> str:
         for each in job.topics:
             counts[each.topic] = each.partitionCount
             name = job.job if each.kind in (INPUT, OUTPUT) else f"{job.job} ({each.kind})"
-            if each.kind != INPUT:
+            if each.kind not in ONLY_READ:
                 writers.setdefault(each.topic, []).append(name)
-            if each.kind in (INPUT, REPARTITION):
+            if each.kind in READ:
                 readers.setdefault(each.topic, []).append(name)
     if isJson:
         documents = [
@@ -192,9 +196,9 @@ def asDot(planned: Sequence[JobConfig]) -> str:
         for each in job.topics:
             topic, store = _quoted(f"topic {each.topic}"), _storeOf(each)
             style = "" if store is None else f" [style=dashed, label={_quoted(store)}]"
-            if each.kind != INPUT:
+            if each.kind not in ONLY_READ:
                 lines.append(f"  {node} -> {topic}{style}")
-            if each.kind in (INPUT, REPARTITION):
+            if each.kind in READ:
                 lines.append(f"  {topic} -> {node}")
     return "\n".join([*lines, "}"]) + "\n"
 

@@ -79,12 +79,13 @@ def _partitionCounts(cluster: KafkaCluster) -> dict[str, int]:
 
 
 def _inputs(job: Job, counts: dict[str, int], problems: list[str]) -> list[TopicPartition]:
-    """Partitions of a job's inputs."""
+    """Partitions of a job's inputs that have positions: broadcast ones have none."""
     found: list[TopicPartition] = []
     for each in job.inputs:
         if each.topic not in counts:
             problems.append(f"job {job.name}: there is no topic {each.topic}")
-        found += _places(each.topic, counts)
+        if not each.isBroadcast:
+            found += _places(each.topic, counts)
     return found
 
 
