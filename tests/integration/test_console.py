@@ -29,7 +29,7 @@ from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.syncclient.syncproducer import SyncProducer
 from pylogbroker.tasks.reports.containermetrics import StoreMetrics
-from pylogbroker.tasks.reports.jobconfig import configOf
+from pylogbroker.tasks.reports.jobconfig import PlannedStep, PlannedTopic, configOf
 from pylogbroker.types import TopicPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import createParents
@@ -502,7 +502,15 @@ class KafkaClusterTests(BrokerCase):
         cluster = KafkaCluster([SocketAddress(self.broker.host, self.broker.port)])
         self.addCleanup(lambda: cluster.close())
         nowMs = int(time.time() * 1000)
-        hostile = replace(configOf(JOB, {"words": 1}), job=HOSTILE_TOPIC)
+        steps = (
+            PlannedStep("words", "stream", reads="words"),
+            PlannedStep("turn", "repartition", "<b>", ("words",), "turned", "turned"),
+            PlannedStep("to", "to", parents=("turn", "gone"), writes="counts"),
+        )
+        turned = PlannedTopic("repartition", "turned", "string", "long")
+        hostile = configOf(JOB, {"words": 1})
+        topics = (*hostile.topics, turned)
+        hostile = replace(hostile, job=HOSTILE_TOPIC, steps=steps, topics=topics)
         restored = replace(TASK, stores=(StoreMetrics("s", None, 40, 100),), phase="starting")
         reports = [metrics("new", TASK), metrics("second", restored)]
         for topic, records in (
@@ -532,6 +540,21 @@ class KafkaClusterTests(BrokerCase):
         browser.waitFor("the jobs", lambda: HOSTILE_TOPIC in browser.text("#jobs"))
         self.assertIn(f"Job {HOSTILE_TOPIC}", browser.text("#job-title"))
         self.assertIn("no container", browser.text("#jobs"))
+        places = browser.run(
+            "return Object.fromEntries([...document.querySelectorAll('#plan title')].map((each) =>"
+            " [each.textContent, each.parentNode.getBoundingClientRect().left]))"
+        )
+        self.assertEqual(
+            sorted(places, key=lambda name: float(places[name])),
+            [
+                "words: input, 1 partition",
+                "words: stream",
+                "turn: repartition, <b>",
+                "turned: repartition",
+                "to: to",
+                "counts: output",
+            ],
+        )
 
         self.pressUntil(browser, "count")
         browser.press(ENTER)

@@ -107,8 +107,9 @@ export function drawGraph(into, nodes, edges, about) {
     const group = element("g", {}, svg);
     element("title", {}, group).textContent = `${node.title}: ${node.note}`;
     shape(node.kind, x, y, group);
-    element("text", { x: x + WIDTH / 2, y: y + (node.kind === "store" ? 2 : -1), "text-anchor": "middle" }, group).textContent = cut(node.title);
-    element("text", { class: "note", x: x + WIDTH / 2, y: y + 14, "text-anchor": "middle" }, group).textContent = cut(node.note);
+    const lower = node.kind === "store" ? 2 : 0; // below the lid
+    element("text", { x: x + WIDTH / 2, y: y - 1 + lower, "text-anchor": "middle" }, group).textContent = cut(node.title);
+    element("text", { class: "note", x: x + WIDTH / 2, y: y + 13 + lower, "text-anchor": "middle" }, group).textContent = cut(node.note);
   }
   into.append(svg);
 }
