@@ -358,7 +358,8 @@ class TaskContainer:
         now = self._nowMs()
         self._commitAtMs = now + self.settings.commitIntervalMs
         self._windowAtMs = now + self.job.windowMs
-        self._reporter.start({**self._topics.inputs, **self._topics.repartitions})
+        topics = self._topics
+        self._reporter.start({**topics.inputs, **topics.broadcasts, **topics.repartitions})
 
     def _nowMs(self) -> float:
         return float(self._reactor.seconds() * 1000)
@@ -891,7 +892,10 @@ class TaskContainer:
                     {}
                     if instance is None
                     else {name: each.count for name, each in sorted(instance.counters.items())},
-                    task.inputs.positions(task.partitions, read),
+                    {
+                        **task.inputs.positions(task.partitions, read),
+                        **task.inputs.broadcastPositions(),
+                    },
                 )
             )
         return made

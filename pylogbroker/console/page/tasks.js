@@ -81,7 +81,7 @@ function chosenName(jobs) {
 // -- pictures
 
 const topicNode = (topic) => ({ id: `topic ${topic.topic}`, kind: "topic", title: topic.topic, note: topic.partitionCount === null ? topic.kind : `${topic.kind}, ${many(topic.partitionCount, "partition")}` });
-const isInput = (topic) => topic.kind === "input" || topic.kind === "broadcast";
+const isInput = (topic) => topic.kind === "input" || topic.kind === "broadcast input";
 const isRead = (topic) => isInput(topic) || topic.kind === "repartition";
 
 // A graph in which each node, and each edge, is there once.
@@ -143,7 +143,7 @@ function allGraph(jobs) {
 }
 
 const listed = (topics, kinds) => topics.filter((topic) => kinds.includes(topic.kind)).map((topic) => topic.topic).join(", ") || "nothing";
-const aboutPlan = (config) => `job ${config.job} reads ${listed(config.topics, ["input", "broadcast"])}; writes ${listed(config.topics, ["output", "dead letters"])}; keeps ${config.topics.map((topic) => topic.store).filter((store) => store !== null).join(", ") || "no store"}`;
+const aboutPlan = (config) => `job ${config.job} reads ${listed(config.topics, ["input", "broadcast input"])}; writes ${listed(config.topics, ["output", "dead letters"])}; keeps ${config.topics.map((topic) => topic.store).filter((store) => store !== null).join(", ") || "no store"}`;
 
 // -- one job
 

@@ -120,6 +120,12 @@ class TaskInputs:
             for place, offset in waiting.items()
         }
 
+    def broadcastPositions(self) -> dict[TopicPartition, int | None]:
+        """Likewise, of the partitions of broadcast inputs."""
+        if self.broadcasts is None:
+            return {}
+        return self.positions(self._broadcastPlaces, self.broadcasts.positions)
+
     @property
     def isAtEnd(self) -> bool:
         """Whether nothing waits, and broadcast inputs were read to their ends."""

@@ -243,6 +243,9 @@ class BroadcastTests(InputCase):
         self.assertEqual(self.got, {task: merged(task) for task in range(TASKS)})
         await self.send("rates", 0, [20])
         await self.until(lambda: all(each[-1] == ("rates", 0, 2) for each in self.got.values()))
+        for each in container.status():
+            wanted = {TopicPartition("clicks", each.partition): 3, TopicPartition("rates", 0): 3}
+            self.assertEqual(each.positions, wanted)
         await container.stop()
         await ended
 

@@ -30,7 +30,7 @@ class ConfigTests(SynchronousTestCase):
     job = Job(
         "count",
         CountWords,
-        inputs=[Input("words", STRING), Input("names")],
+        inputs=[Input("words", STRING), Input("names", isBroadcast=True)],
         repartitions=[Repartition("by-word", STRING, LONG)],
         outputs=[Output("copied", message=LONG)],
         stores=[Store("counts", STRING, LONG, engine=MEMORY)],
@@ -41,12 +41,12 @@ class ConfigTests(SynchronousTestCase):
     def test_topics(self) -> None:
         """All topics with their serdes and what is known of them; the values of C{config} not."""
         found = configOf(self.job, {"words": 3, "names": 5})
-        self.assertEqual((found.tasks, found.topicCount, found.onError), (5, 6, "dead-letter"))
+        self.assertEqual((found.tasks, found.topicCount, found.onError), (3, 6, "dead-letter"))
         self.assertEqual(
             found.topics,
             (
                 PlannedTopic("input", "words", "string", "bytes", 3),
-                PlannedTopic("input", "names", "bytes", "bytes", 5),
+                PlannedTopic("broadcast input", "names", "bytes", "bytes", 5),
                 PlannedTopic("output", "copied", "bytes", "long"),
                 PlannedTopic("repartition", "count-by-word-repartition", "string", "long"),
                 PlannedTopic(
