@@ -204,7 +204,7 @@ class TaskContainer:
         self._random = random
         self._stateDirectory = stateDirectory
         self._isUntilEnd = isUntilEnd
-        self._isAsync = job.isAsync
+        self._isAsync = False  # until there is a task
         self._worker = worker or ThreadPoolWorker(reactor, f"tasks of {job.name}", 1)
         self._lock = DeferredLock()
         self._restores = DeferredSemaphore(RESTORE_COUNT_MAX)
@@ -740,6 +740,7 @@ class TaskContainer:
         task.instance = TaskInstance(
             self.job, task.number, stores, self._unsettledMax(), self._leftOut
         )
+        self._isAsync = task.instance.isAsync
         broadcasts = placesOf(topics.broadcasts)
         ends = await self._bootstrapEnds([*task.partitions, *broadcasts])
         await self._lock.acquire()

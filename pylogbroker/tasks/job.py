@@ -232,12 +232,11 @@ class Job:
 
     @property
     def isAsync(self) -> bool:
-        """Whether a method of its tasks is a coroutine function."""
-        kind = self.task if isinstance(self.task, type) else type(self.task())
-        return any(
-            iscoroutinefunction(getattr(kind, name, None))
-            for name in ("init", "process", "window", "close")
-        )
+        """
+        Whether a method of its tasks is a coroutine function. Where C{task} is no class, one is
+        made to find out.
+        """
+        return hasCoroutines(self.task if isinstance(self.task, type) else type(self.task()))
 
     def topicOf(self, output: Output) -> str:
         """The topic that an output is written to."""
@@ -264,6 +263,14 @@ class Job:
         it writes has C{.<name>} behind its name.
         """
         return replace(self, name=name, _topicSuffix=f".{name}")
+
+
+def hasCoroutines(kind: type) -> bool:
+    """Whether a method of a class of tasks is a coroutine function."""
+    return any(
+        iscoroutinefunction(getattr(kind, name, None))
+        for name in ("init", "process", "window", "close")
+    )
 
 
 def loadJobs(path: str) -> dict[str, Job]:

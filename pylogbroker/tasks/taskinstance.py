@@ -25,7 +25,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.records.batchbuilder import recordSizeMax
 from pylogbroker.tasks.api import Counter, IncomingMessageEnvelope, OutgoingMessageEnvelope
-from pylogbroker.tasks.job import DEAD_LETTER, STOP, Job
+from pylogbroker.tasks.job import DEAD_LETTER, STOP, Job, hasCoroutines
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.types import TopicPartition
 
@@ -98,6 +98,7 @@ class TaskInstance:
 
     @ivar taskName: C{job-N}.
     @ivar partition: of the inputs.
+    @ivar isAsync: whether the author's object has coroutine functions.
     @ivar stores: by name.
     @ivar outputs: what was sent and not taken yet.
     @ivar outputSize: bytes of it, with L{OUTPUT_OVERHEAD}.
@@ -132,6 +133,7 @@ class TaskInstance:
         self.handledCount = self.failedCount = 0
         self._job = job
         self._task = job.task()
+        self.isAsync = hasCoroutines(type(self._task))
         self._unsettledMax = unsettledMax
         self._onLeftOut = onLeftOut
         self._timestamp: int | None = None
@@ -262,20 +264,12 @@ class TaskInstance:
             before it were handled.
         @raise StorageError: a store cannot be read; likewise.
         """
-        process = self._task.process
-        for index in range(start, len(records)):
-            record = records[index]
-            before = self._begin(record)
-            try:
-                waiting = process(self._decode(record), self, self)
-                if waiting is not None and isawaitable(waiting):
-                    raise TypeError("process() returned an awaitable, and is no coroutine function")
-            except Exception as error:
-                self._failed(record, error, before)
-            self._handled(record)
-            if self.isFull or isDue():
-                return index + 1
-        return len(records)
+        handling = self._handle(records, start, isDue, isWaiting=False)
+        try:
+            handling.send(None)
+        except StopIteration as end:
+            return int(end.value)
+        raise AssertionError("a task without coroutine functions has waited")
 
     async def processAsync(
         self,
@@ -284,6 +278,15 @@ class TaskInstance:
         isDue: Callable[[], bool] = lambda: False,
     ) -> int:
         """As L{process}, for a task with coroutine functions."""
+        return await self._handle(records, start, isDue, isWaiting=True)
+
+    async def _handle(
+        self,
+        records: Sequence[IncomingRecord],
+        start: int,
+        isDue: Callable[[], bool],
+        isWaiting: bool,
+    ) -> int:
         process = self._task.process
         for index in range(start, len(records)):
             record = records[index]
@@ -291,6 +294,10 @@ class TaskInstance:
             try:
                 waiting = process(self._decode(record), self, self)
                 if waiting is not None and isawaitable(waiting):
+                    if not isWaiting:
+                        raise TypeError(
+                            "process() returned an awaitable, and is no coroutine function"
+                        )
                     await waiting
             except Exception as error:
                 self._failed(record, error, before)

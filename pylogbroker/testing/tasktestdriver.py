@@ -80,7 +80,6 @@ class TaskTestDriver:
         self.nowMs = nowMs
         self.leftOut: list[TaskFailedError] = []
         self._job = job
-        self._isAsync = job.isAsync
         self._offsets: dict[tuple[str, int], int] = {}
         self._outputs: dict[str, list[SentRecord]] = {}
         self._repartitioned: deque[OutgoingRecord] = deque()
@@ -167,7 +166,7 @@ class TaskTestDriver:
             self._collect(task)
 
     def _process(self, task: TaskInstance, record: _Input) -> None:
-        if self._isAsync:
+        if task.isAsync:
             self._call(lambda: task.processAsync([record]))
         else:
             task.process([record])

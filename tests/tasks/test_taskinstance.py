@@ -37,6 +37,7 @@ from pylogbroker.tasks.taskinstance import (
     OutgoingRecord,
     TaskInstance,
 )
+from pylogbroker.testing.tasktestdriver import TaskTestDriver
 from pylogbroker.types import TopicPartition
 
 R = "j-r-repartition"
@@ -157,6 +158,20 @@ class ProcessTests(InstanceTestCase):
         self.assertEqual([each.topic for each in self.handled], ["in", "r"])
         self.assertEqual(dict(letter.headers)["pylogbroker.dead-letter.topic"], R.encode())
         self.assertEqual(task.positions, {TopicPartition("in", 2): 5, TopicPartition(R, 2): 8})
+
+    def test_made(self) -> None:
+        """The author's object is made once."""
+        made: list[StreamTask] = []
+
+        def make() -> StreamTask:
+            made.append(StreamTask())
+            return made[-1]
+
+        job = Job("j", make, [Input("in")])
+        self.assertFalse(TaskInstance(job, 0, {}, 1, self.leftOut.append).isAsync)
+        self.assertEqual(len(made), 1)
+        TaskTestDriver(job).close()
+        self.assertEqual(len(made), 2)
 
     def test_counters(self) -> None:
         """They have names, and keep what they count."""

@@ -204,9 +204,3 @@ class KeyValueStore(Generic[K, V]):
     def measure(self) -> None:
         """Set L{size}. May block."""
         self.size = self._engine.size
-
-    def discard(self) -> None:
-        """Forget what is not committed: its transaction was aborted."""
-        self._undo.clear()
-        self._dirty.clear()
-        self.dirtySize = 0

@@ -154,14 +154,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.changed = set()
         self.begin()
 
-    @rule()
-    def discard(self) -> None:
-        """The transaction was aborted."""
-        self.store.discard()
-        self.current = dict(self.committed)
-        self.changed = set()
-        self.begin()
-
     @rule(cacheSize=CACHE_SIZES)
     def reopen(self, cacheSize: int) -> None:
         """What was committed is there; the rest is gone."""
