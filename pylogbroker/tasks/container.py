@@ -663,6 +663,7 @@ class TaskContainer:
         )
         await self._committer.abort()
         tasks = list(self._tasks.values())
+        starts = {place: at for task in tasks for place, at in task.inputs.starts.items()}
         await self._closeTasks(tasks)
         owned = set(self._consumer.assignment())
         places = [place for task in tasks for place in task.partitions if place in owned]
@@ -670,10 +671,10 @@ class TaskContainer:
         owned = set(self._consumer.assignment())
         for place in owned.intersection(places):
             stored = committed[place]
-            if stored is None:
-                self._consumer.seekToBeginning([place])
-            else:
+            if stored is not None:
                 self._consumer.seek(place, stored.offset, stored.leaderEpoch)
+            elif place in starts:  # where auto.offset.reset has begun
+                self._consumer.seek(place, starts[place])
         self._startTasks(owned.intersection(places))
 
     # -- tasks come and go

@@ -73,6 +73,49 @@ class LostMessageTests(ContainerCase):
             self.assertEqual((await self.positions(job.name, "words"))[0], 0)
 
 
+class BeginAnewTests(ContainerCase):
+    """What follows an aborted transaction."""
+
+    def test_noPosition(self) -> Deferred[None]:
+        """
+        Where nothing was committed yet, tasks begin anew where they began: with
+        C{auto.offset.reset=latest} not at the beginning of the log.
+        """
+        return Deferred.fromCoroutine(self._beginLate())
+
+    async def _beginLate(self) -> None:
+        await self.createTopic("words", 1)
+        await self.publish("words", "old", "older")
+        tried: list[str] = []
+
+        class Failing(StreamTask):
+            """Sends more than a producer takes, once."""
+
+            def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+                """Send."""
+                tried.append(envelope.getKey())
+                message = TOO_LARGE if len(tried) == 1 else "m"
+                collector.send(OutgoingMessageEnvelope("out", envelope.getKey(), message))
+
+        job = Job("late", Failing, [Input("words", STRING)], [Output("out", STRING, STRING)])
+        settings: dict[str, Any] = {
+            "processing_guarantee": EXACTLY_ONCE,
+            "consumer_auto_offset_reset": "latest",
+        }
+        container = self.make(job, isUntilEnd=False, **settings)
+        ended = container.run()
+        place = TopicPartition("words", 0)
+        await self.until(lambda: [each.positions.get(place) for each in container.status()] == [2])
+        await self.publish("words", "new", "newer")
+        await self.until(lambda: container.commitCount)
+        await container.stop()
+        await ended
+        self.assertEqual(tried[-2:], ["new", "newer"])
+        self.assertEqual(set(tried), {"new", "newer"})
+        found = await readAll(reactor, self.broker.bootstrapServers, "out")
+        self.assertEqual([each.key for each in found], [b"new", b"newer"])
+
+
 class IntervalTests(ContainerCase):
     """How often a container commits."""
 

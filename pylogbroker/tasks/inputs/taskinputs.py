@@ -40,6 +40,7 @@ class TaskInputs:
     The inputs of a task.
 
     @ivar broadcasts: the consumer of its broadcast inputs; L{None}: it has none.
+    @ivar starts: the offset of the first message of each partition that has come.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class TaskInputs:
         @param ends: where the inputs end for this container.
         """
         self.broadcasts = broadcasts
+        self.starts: dict[TopicPartition, int] = {}
         self._ranks = ranks
         self._queues = queues
         self._reader = reader
@@ -88,11 +90,14 @@ class TaskInputs:
     def discard(self, place: TopicPartition) -> None:
         """A partition of the group has gone."""
         self._queues.discard(place)
+        self.starts.pop(place, None)
         for paused in self._paused.values():
             paused.discard(place)
 
     def put(self, place: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
-        """Take in what a consumer has given of a partition."""
+        """Take in what a consumer has given of a partition: one message or more."""
+        records = list(records)
+        self.starts.setdefault(place, records[0].offset)
         self._queues.put(place, records)
 
     @property

@@ -410,6 +410,16 @@ class StateTests(TaskFileCase):
         self.assertEqual(self.positions(), {TopicPartition("words", 0): 2})
         self.assertEqual(len(os.listdir(os.path.join(self.state, "count"))), 2)
 
+    def test_topicStays(self) -> None:
+        """A changelog that cannot be deleted leaves all as it was, and the next reset goes on."""
+        before = self.describe()
+        self.broker.injectError("DeleteTopics", "TOPIC_AUTHORIZATION_FAILED", topic=CHANGELOG)
+        reason = self.failed(*self.task("reset", "--job", "count", "--execute"))
+        self.assertIn("the positions of job count stay", reason)
+        self.assertEqual(self.describe(), before)
+        self.done(*self.task("reset", "--job", "count", "--execute"))
+        self.assertEqual(tuple(self.positions().values()), (0, 0))
+
     def test_folderStays(self) -> None:
         """A folder that cannot be removed is told of: the stores in it are of another time."""
 

@@ -1,9 +1,10 @@
 """
 C{task describe} and C{task reset}: a job's positions and state.
 
-A reset sets positions first, which the coordinator refuses while the group has members, and then
-deletes changelogs and repartition topics, and stores of this machine. A store on another machine is
-built anew, since its changelog is another topic then, of the same name.
+A reset deletes changelogs and repartition topics first. When one stays, so do the positions: behind
+new positions a store that is still there would have the same messages twice. Then it sets the
+positions, and deletes the stores of this machine. A store on another machine is built anew, since
+its changelog is another topic then, of the same name.
 """
 
 from __future__ import annotations
@@ -171,10 +172,9 @@ def reset(options: Namespace, streams: Streams) -> int:
     """
     Begin jobs anew.
 
-    @return: 1 when a topic could not be deleted.
-    @raise CommandError: an input is missing; a group has members; a folder cannot be removed.
+    @raise CommandError: an input is missing; a group has members; a topic cannot be deleted, or a
+        folder removed.
     """
-    failures = 0
     with openCluster(options, streams) as cluster:
         counts = _partitionCounts(cluster)
         jobs = chosenJobs(options.file, options.job, options.newName)
@@ -186,8 +186,8 @@ def reset(options: Namespace, streams: Streams) -> int:
                     f" of job {job.name}, which must end first. Nothing was changed"
                 )
         for job in jobs:
-            failures += _reset(cluster, job, counts, options, streams)
-    return 1 if failures else 0
+            _reset(cluster, job, counts, options, streams)
+    return 0
 
 
 def _reset(
@@ -196,7 +196,8 @@ def _reset(
     counts: dict[str, int],
     options: Namespace,
     streams: Streams,
-) -> int:
+) -> None:
+    """@raise CommandError: see L{reset}."""
     problems: list[str] = []
     places = _inputs(job, counts, problems)
     if problems:
@@ -219,12 +220,14 @@ def _reset(
             streams.say(f"would delete topic {topic}, a {kind} of {job.name}")
         if folder.is_dir():
             streams.say(f"would delete {folder}, {_size(folder):,} bytes of stores")
+    elif own and deleteAll(cluster, list(own), options.timeoutMs, streams):
+        raise CommandError(
+            f"the positions of job {job.name} stay, since not all of its topics could be deleted."
+            " Reset it before it runs again"
+        )
     changeOffsets(cluster, {job.name: offsets}, wished, streams)
-    if not options.execute:
-        return 0
-    failures = deleteAll(cluster, list(own), options.timeoutMs, streams) if own else 0
-    _remove(folder, streams)
-    return failures
+    if options.execute:
+        _remove(folder, streams)
 
 
 def _remove(folder: Path, streams: Streams) -> None:
