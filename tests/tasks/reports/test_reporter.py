@@ -200,6 +200,36 @@ class ReporterTests(ContainerCase):
         self.assertEqual(len(await self.records(CONFIGS)), 1)
 
     @asTest
+    async def test_away(self) -> None:
+        """While no broker can be reached, reports do not keep a container from its end."""
+        await self.createTopic("words", 1)
+        container = self.make(countWords(), isUntilEnd=False, metrics_interval_ms="10")
+        running = container.run()
+        await self.metrics(lambda each: each.tasks)
+        await self.broker.stop()
+        before = reactor.seconds()
+        with capturedLogs() as events:
+            await container.stop()
+        await running
+        self.assertLess(reactor.seconds() - before, 8)
+        self.assertIn("cannot be published", told(events))
+
+    @asTest
+    async def test_forbidden(self) -> None:
+        """Topics that may not be created are asked for again at each interval."""
+        await self.createTopic("words", 1)
+        name = "TOPIC_AUTHORIZATION_FAILED"
+        self.broker.injectError("CreateTopics", name, topic=METRICS, count=2)
+        with capturedLogs() as events:
+            container = self.make(countWords(), isUntilEnd=False, metrics_interval_ms="10")
+            running = container.run()
+            await self.metrics()
+            await container.stop()
+            await running
+        self.assertEqual(told(events).count("cannot be published"), 1)
+        self.assertIn(name, told(events))
+
+    @asTest
     async def test_none(self) -> None:
         """Without topics nothing is published, or created."""
         await self.createTopic("words", 1)
