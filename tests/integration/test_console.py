@@ -504,8 +504,8 @@ class KafkaClusterTests(BrokerCase):
         nowMs = int(time.time() * 1000)
         steps = (
             PlannedStep("words", "stream", reads="words"),
-            PlannedStep("turn", "repartition", "<b>", ("words",), "turned", "turned"),
-            PlannedStep("to", "to", parents=("turn", "gone"), writes="counts"),
+            PlannedStep("turn", "repartition", "", ("words",), "turned", "turned"),
+            PlannedStep("to", "to", "<b>", parents=("turn", "gone"), writes="counts"),
         )
         turned = PlannedTopic("repartition", "turned", "string", "long")
         hostile = configOf(JOB, {"words": 1})
@@ -549,9 +549,8 @@ class KafkaClusterTests(BrokerCase):
             [
                 "words: input, 1 partition",
                 "words: stream",
-                "turn: repartition, <b>",
                 "turned: repartition",
-                "to: to",
+                "to: to, <b>",
                 "counts: output",
             ],
         )

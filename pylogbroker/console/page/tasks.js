@@ -109,10 +109,12 @@ function planGraph(config) {
   const graph = new Graph(), job = `job ${config.job}`;
   const holder = (name) => `step ${name}`, first = (test) => (config.steps.length ? config.steps.filter(test).map((step) => holder(step.name)) : [job]);
   if (!config.steps.length) graph.node({ id: job, kind: "job", title: config.job, note: config.tasks === null ? "job" : many(config.tasks, "task") });
-  for (const step of config.steps) graph.node({ id: holder(step.name), kind: "step", title: step.name, note: [step.kind, step.details].filter(Boolean).join(", ") });
-  const isLoop = (step) => step.reads !== null && step.reads === step.writes; // a repartition: what follows gets what has gone through the topic
-  const givers = new Map(config.steps.map((step) => [step.name, isLoop(step) ? `topic ${step.writes}` : holder(step.name)]));
-  for (const step of config.steps) for (const parent of step.parents) if (givers.has(parent)) graph.edge(givers.get(parent), holder(step.name));
+  const isLoop = (step) => step.reads !== null && step.reads === step.writes; // a repartition is its topic
+  const places = new Map(config.steps.map((step) => [step.name, isLoop(step) ? `topic ${step.writes}` : holder(step.name)]));
+  for (const step of config.steps) {
+    if (!isLoop(step)) graph.node({ id: holder(step.name), kind: "step", title: step.name, note: [step.kind, step.details].filter(Boolean).join(", ") });
+    for (const parent of step.parents) if (places.has(parent)) graph.edge(places.get(parent), places.get(step.name));
+  }
   for (const topic of config.topics) {
     const id = graph.node(topicNode(topic));
     if (topic.store !== null) {
@@ -122,8 +124,8 @@ function planGraph(config) {
       continue;
     }
     if (isRead(topic)) for (const to of first((step) => step.reads === topic.topic && !isLoop(step))) graph.edge(id, to);
-    if (topic.kind === "dead letters") graph.edge(graph.node({ id: job, kind: "job", title: config.job, note: "what failed" }), id);
-    else if (!isInput(topic)) for (const from of first((step) => step.writes === topic.topic)) graph.edge(from, id);
+    const gives = (step) => (topic.kind === "dead letters" ? step.reads !== null : step.writes === topic.topic);
+    if (!isInput(topic)) for (const from of first((step) => gives(step) && !isLoop(step))) graph.edge(from, id);
   }
   return graph;
 }
