@@ -665,5 +665,9 @@ class SparkQueryError(PylogbrokerError):
     """
 
 
+class MissingTimestampError(PylogbrokerError):
+    """A message has no timestamp, and reached a step of a job that needs its time."""
+
+
 class TaskOutputError(PylogbrokerError):
     """A task sent a message to a topic that is no output of its job."""

@@ -22,11 +22,14 @@ from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pylogbroker.errors import ConfigurationError, describeError
 from pylogbroker.tasks.api import StreamTask
 from pylogbroker.tasks.serdes import BYTES, Serde
+
+if TYPE_CHECKING:  # what makes steps imports this module
+    from pylogbroker.tasks.streams.steps import PlanStep
 
 STOP, SKIP, DEAD_LETTER = ON_ERROR = ("stop", "skip", "dead-letter")
 """
@@ -124,6 +127,7 @@ class Job:
     @ivar windowMs: how often C{window} is called; 0: never.
     @ivar onError: one of L{ON_ERROR}.
     @ivar deadLetterTopic: by default C{<job>-dead-letters}.
+    @ivar steps: of a job of the high-level API, for people and engines: C{task} does what they say.
     @raise ConfigurationError: two parts contradict each other, or a name cannot be one.
     """
 
@@ -138,10 +142,11 @@ class Job:
     windowMs: int = 0
     onError: str = STOP
     deadLetterTopic: str = ""
+    steps: Sequence[PlanStep] = ()
     _topicSuffix: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "stores", "repartitions", "copartitions"):
+        for name in ("inputs", "outputs", "stores", "repartitions", "copartitions", "steps"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._checkNames("job", [self.name], NAME_SIZE_MAX)
         self._checkNames("store", [each.name for each in self.stores], NAME_SIZE_MAX)

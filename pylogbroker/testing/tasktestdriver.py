@@ -252,6 +252,11 @@ class TaskTestDriver:
             )
         return self._tasks[partition]
 
+    def countOf(self, counter: str) -> int:
+        """What all tasks together have counted; 0 if there is no such counter."""
+        counted = (each.counters.get(counter) for each in self._tasks)
+        return sum(each.count for each in counted if each is not None)
+
     @property
     def isShutdownAsked(self) -> bool:
         """Whether a task asked its container to end."""

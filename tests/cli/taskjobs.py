@@ -63,3 +63,12 @@ copy = Job(
 )
 """
 """Behind L{COUNT}: a second job, which copies the topic to another."""
+
+STEPS = """
+from pylogbroker.tasks.serdes import STRING
+from pylogbroker.tasks.streams import buildJob, stream
+
+visits = stream("visits", message=STRING)
+byPage = visits.selectKey(lambda key, message: message, key=STRING, name="by")
+job = buildJob("visits", byPage.groupByKey().count(), engine="memory")
+"""

@@ -18,6 +18,7 @@ from pylogbroker.config.keys import ConfigKey
 from pylogbroker.tasks.job import DEAD_LETTER, Job
 from pylogbroker.tasks.reports.jsondocument import decodeDocument, encodeDocument
 from pylogbroker.tasks.serdes import BYTES
+from pylogbroker.tasks.streams.steps import PlanStep
 
 INPUT, OUTPUT, CHANGELOG, DEAD_LETTERS = "input", "output", "changelog", "dead letters"
 BROADCAST = "broadcast input"
@@ -156,9 +157,25 @@ def configOf(job: Job, counts: Mapping[str, int]) -> JobConfig:
         job.windowMs,
         tuple(topics),
         len(topics),
+        tuple(_plannedStep(job, each) for each in job.steps),
+        len(job.steps),
         configNames=tuple(job.config),
     )
     return withCounts(config, counts)
+
+
+def _plannedStep(job: Job, step: PlanStep) -> PlannedStep:
+    written = {each.topic: job.topicOf(each) for each in job.outputs}
+    written |= {each.name: job.repartitionTopicOf(each) for each in job.repartitions}
+    return PlannedStep(
+        step.name,
+        step.kindName,
+        step.details,
+        tuple(each.name for each in step.parents),
+        written.get(step.reads, step.reads) or None,
+        written.get(step.writes, step.writes) or None,
+        step.stores,
+    )
 
 
 def withCounts(config: JobConfig, counts: Mapping[str, int]) -> JobConfig:

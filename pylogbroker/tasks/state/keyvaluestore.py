@@ -8,11 +8,13 @@ What must be true:
   L{KeyValueStore.dirtySize} is at its limit.
   - What a message has written can be taken back, until the next message (C{onError=skip}).
 
-Keys are in order of their bytes: text by code point, negative numbers behind positive ones.
+Keys are in order of their bytes: text by code point, negative numbers behind positive ones. The
+first range sorts the keys that are not committed; from then on each new one is put in its place.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -52,6 +54,7 @@ class KeyValueStore(Generic[K, V]):
         self._encodeValue, self._decodeValue = valueSerde.encode, valueSerde.decode
         self._engine = engine
         self._dirty: dict[bytes, bytes | None] = {}
+        self._sorted: list[bytes] | None = None  # its keys; None: there was no range yet
         self._clean: dict[bytes, bytes | None] = {}
         self._cleanSize = 0
         self._cacheSize = cacheSize
@@ -104,12 +107,39 @@ class KeyValueStore(Generic[K, V]):
         """
         first = None if start is None else self._encodeKey(start)
         last = None if end is None else self._encodeKey(end)
-        mine = sorted(
-            (key, value)
-            for key, value in self._dirty.items()
-            if (first is None or key >= first) and (last is None or key < last)
-        )
+        keys = self._sortedKeys()
+        low = 0 if first is None else bisect_left(keys, first)
+        high = len(keys) if last is None else bisect_left(keys, last)
+        mine = [(key, self._dirty[key]) for key in keys[low:high]]
         return self._merge(self._engine.range(first, last), mine)
+
+    def first(self, start: K, end: K | None) -> tuple[K, V] | None:
+        """
+        The first entry of a L{range}, without the rest. Not for a range in which much was deleted
+        since the last commit: it is passed over one by one.
+
+        @return: L{None}: the range is empty.
+        """
+        first = self._encodeKey(start)
+        last = None if end is None else self._encodeKey(end)
+        keys = self._sortedKeys()
+        stored = self._engine.range(first, last)
+        found = next(((key, value) for key, value in stored if key not in self._dirty), None)
+        behind = last if found is None else found[0]
+        for place in range(bisect_left(keys, first), len(keys)):
+            key = keys[place]
+            if behind is not None and key >= behind:
+                break
+            value = self._dirty[key]
+            if value is not None:
+                found = key, value
+                break
+        return None if found is None else (self._decodeKey(found[0]), self._decodeValue(found[1]))
+
+    def _sortedKeys(self) -> list[bytes]:
+        if self._sorted is None:
+            self._sorted = sorted(self._dirty)
+        return self._sorted
 
     def all(self) -> Iterator[tuple[K, V]]:
         """All entries; see L{range}."""
@@ -147,7 +177,11 @@ class KeyValueStore(Generic[K, V]):
             self.dirtySize -= self._sizeOf(key, before)
         if value is _MISSING:
             del self._dirty[key]
+            if self._sorted is not None:
+                del self._sorted[bisect_left(self._sorted, key)]
         else:
+            if before is _MISSING and self._sorted is not None:
+                insort(self._sorted, key)
             self._dirty[key] = value
             self.dirtySize += self._sizeOf(key, value)
 
@@ -199,6 +233,8 @@ class KeyValueStore(Generic[K, V]):
                 self._cleanSize -= self._sizeOf(key, stale)
             self._keep(key, value)
         self._dirty.clear()
+        if self._sorted is not None:
+            self._sorted = []
         self.dirtySize = 0
 
     def measure(self) -> None:

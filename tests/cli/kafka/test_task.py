@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from confluent_kafka import Consumer, Producer
 
@@ -20,7 +21,7 @@ from pylogbroker.tasks.reports.jobconfig import configOf
 from pylogbroker.types import TopicPartition
 from tests.cli.commands import performAtOnce
 from tests.cli.kafka.test_commands import CurrentCase
-from tests.cli.taskjobs import COPY, COUNT, TURN
+from tests.cli.taskjobs import COPY, COUNT, STEPS, TURN
 
 CHANGELOG = "count-counts-changelog"
 
@@ -134,6 +135,38 @@ class PlanTests(TaskFileCase):
                 '"job copy" -> "topic copy-dead-letters"',
             ],
         )
+
+    def test_steps(self) -> None:
+        """The steps of a job of the high-level API, as text, as JSON and as a picture."""
+        path = self.write("steps.py", STEPS)
+        lines = [line.split() for line in self.plan(path).splitlines()]
+        place = lines.index(["STEP", "KIND", "FROM", "TO", "STORES", "DETAILS"])
+        again = "visits-by-repartition"
+        self.assertEqual(
+            lines[place + 1 :],
+            [
+                ["visits", "stream", "visits", "-", "-", "-"],
+                ["by", "selectKey", "visits", "-", "-", "-"],
+                ["by-repartition", "repartition", "by", again, "-", "-"],
+                ["count", "count", "by-repartition", "-", "count", "-"],
+            ],
+        )
+        outcome = performAtOnce("task", "plan", path, "--json")
+        [job] = outcome.document()["jobs"]
+        self.assertEqual(
+            job["steps"][2],
+            {
+                "name": "by-repartition",
+                "kind": "repartition",
+                "details": "",
+                "parents": ["by"],
+                "reads": again,
+                "writes": again,
+                "stores": [],
+            },
+        )
+        picture = ElementTree.fromstring(self.plan(path, "--svg"))
+        self.assertIn(again, [each.text for each in picture.iter() if each.tag.endswith("text")])
 
     def test_repartition(self) -> None:
         """A repartition is written and read; a broadcast input is read, and makes no tasks."""

@@ -100,6 +100,12 @@ class StoreMachine(RuleBasedStateMachine):
         """Read several."""
         assert list(self.store.range(start, end)) == between(self.current, start, end)
 
+    @rule(start=KEYS, end=BOUNDS)
+    def first(self, start: str, end: str | None) -> None:
+        """Read the first of several."""
+        wanted = between(self.current, start, end)
+        assert self.store.first(start, end) == (wanted[0] if wanted else None)
+
     @rule(start=BOUNDS, end=BOUNDS)
     @precondition(lambda self: len(self.ranges) < 3)
     def beginRange(self, start: str | None, end: str | None) -> None:

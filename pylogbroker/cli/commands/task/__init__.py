@@ -125,6 +125,7 @@ docs/settings.md. --engine spark runs the same jobs on Spark: docs/spark.md says
             either(
                 flag("--all", "print the writers and readers of each topic, over all jobs"),
                 flag("--dot", "print a graph in the language of Graphviz"),
+                flag("--svg", "print a picture, for a browser"),
             ),
             JSON,
         ),
@@ -133,11 +134,11 @@ examples:
   pylogbroker task plan job.py
   pylogbroker task plan job.py --bootstrap-server log1:9092
   pylogbroker task plan job.py --all
-  pylogbroker task plan job.py --dot
+  pylogbroker task plan job.py --svg > job.svg
   pylogbroker task plan --all --bootstrap-server log1:9092
 
 With --bootstrap-server partitions and tasks are counted; nothing is created. Without files, the
-jobs are those whose containers have run in the cluster. dot -Tsvg draws the graph.
+jobs are those whose containers have run in the cluster. dot -Tsvg draws what --dot prints.
 """,
         prepare=plan.preparePlan,
         isBlocking=True,

@@ -1,12 +1,12 @@
 """
-C{task plan}: what jobs read, keep and write, as text, as JSON, or for Graphviz. Jobs are those of
-files, or those that containers have published in a cluster.
+C{task plan}: what jobs read, keep and write, as text, as JSON, or as a picture. Jobs are those
+of files, or those that containers have published in a cluster.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from dataclasses import asdict
 from textwrap import indent
 
@@ -21,20 +21,16 @@ from pylogbroker.programs.tasks.jobchoice import chosenJobs
 from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.tasks.reports.jobconfig import (
-    BROADCAST,
     INPUT,
     OUTPUT,
     PARTITION,
-    REPARTITION,
     JobConfig,
     PlannedTopic,
     configOf,
     withCounts,
 )
+from pylogbroker.tasks.reports.picture import ONLY_READ, READ, asDot, asSvg
 from pylogbroker.types import TopicPartition, escapeUnprintable, formatCount
-
-ONLY_READ = (INPUT, BROADCAST)
-READ = (*ONLY_READ, REPARTITION)
 
 
 def plan(options: Namespace, streams: Streams) -> int:
@@ -49,8 +45,8 @@ def plan(options: Namespace, streams: Streams) -> int:
             if not options.files:
                 jobs = _publishedJobs(cluster, counts, options, streams)
         planned = [withCounts(job, counts) for job in jobs.values()]
-    if options.dot:
-        text = asDot(planned)
+    if options.dot or options.svg:
+        text = (asDot if options.dot else asSvg)(planned)
     elif options.all:
         text = _asWhole(planned, options.json)
     elif options.json:
@@ -139,9 +135,21 @@ def _asText(job: JobConfig) -> str:
         (each.kind, each.topic, each.key, each.value, each.partitionCount, _storeOf(each))
         for each in job.topics
     ]
-    return f"job {job.job}: {tasks}, onError={job.onError}{window}\n" + indent(
-        tableOfRows(headings, rows), "  "
-    )
+    text = tableOfRows(headings, rows)
+    if job.steps:
+        steps = [
+            (
+                each.name,
+                each.kind,
+                ", ".join(each.parents) or each.reads,
+                each.writes,
+                ", ".join(each.stores) or None,
+                each.details or None,
+            )
+            for each in job.steps
+        ]
+        text += "\n" + tableOfRows(("STEP", "KIND", "FROM", "TO", "STORES", "DETAILS"), steps)
+    return f"job {job.job}: {tasks}, onError={job.onError}{window}\n" + indent(text, "  ")
 
 
 def _storeOf(topic: PlannedTopic) -> str | None:
@@ -181,27 +189,3 @@ def _asWhole(planned: Iterable[JobConfig], isJson: bool) -> str:
         for topic, count in sorted(counts.items())
     ]
     return tableOfRows(("TOPIC", "PARTITIONS", "WRITTEN BY", "READ BY"), rows)
-
-
-def asDot(planned: Sequence[JobConfig]) -> str:
-    """A graph of jobs and topics, in Graphviz' language."""
-    lines = ["digraph jobs {", "  rankdir=LR", "  node [fontname=sans]"]
-    topics = sorted({each.topic for job in planned for each in job.topics})
-    lines += [
-        f"  {_quoted(f'topic {topic}')} [label={_quoted(topic)}, shape=cds]" for topic in topics
-    ]
-    for job in planned:
-        node = _quoted(f"job {job.job}")
-        lines.append(f"  {node} [label={_quoted(job.job)}, shape=box, style=rounded]")
-        for each in job.topics:
-            topic, store = _quoted(f"topic {each.topic}"), _storeOf(each)
-            style = "" if store is None else f" [style=dashed, label={_quoted(store)}]"
-            if each.kind not in ONLY_READ:
-                lines.append(f"  {node} -> {topic}{style}")
-            if each.kind in READ:
-                lines.append(f"  {topic} -> {node}")
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '\\"') + '"'

@@ -1,0 +1,3 @@
+"""
+Tests for the high-level API of tasks.
+"""
