@@ -512,7 +512,8 @@ class KafkaClusterTests(BrokerCase):
         topics = (*hostile.topics, turned)
         hostile = replace(hostile, job=HOSTILE_TOPIC, steps=steps, topics=topics)
         restored = replace(TASK, stores=(StoreMetrics("s", None, 40, 100),), phase="starting")
-        reports = [metrics("new", TASK), metrics("second", restored)]
+        counted = replace(TASK, counters={"late": 12, "dropped": 0})
+        reports = [metrics("new", counted), metrics("second", restored)]
         for topic, records in (
             (
                 CONFIG_TOPIC,
@@ -570,6 +571,8 @@ class KafkaClusterTests(BrokerCase):
             [text.split("\t")[1] for text in browser.run(rows, "#tasks")], ["new", "old", "second"]
         )
         self.assertIn("s restoring, 40 % of 100", browser.text("#tasks"))
+        self.assertIn("late 12", browser.text("#tasks"))
+        self.assertNotIn("dropped", browser.text("#tasks"))
         self.assertEqual(
             browser.run(
                 "return [...document.querySelectorAll('#plan text')]"

@@ -188,7 +188,7 @@ function showTasks(job) {
     const key = `${job.name}/${container.container}/${task.task}`, live = isLive(container);
     const phase = live ? task.phase : `${task.phase}, ${age(container.ageMs)} ago`;
     rows.push([key,
-      [null, container.container, phase, whole(task.handledCount), perSecond(rateOf(key, container, task.handledCount)), whole(task.failedCount), lagText(task.partitions.map((part) => part.lag)), task.stores.map(storeText).join("; "), Object.entries(task.counters).map(([name, number]) => `${name} ${whole(number)}`).join(", ")],
+      [null, container.container, phase, whole(task.handledCount), perSecond(rateOf(key, container, task.handledCount)), whole(task.failedCount), lagText(task.partitions.map((part) => part.lag)), task.stores.map(storeText).join("; "), Object.entries(task.counters).filter(([, number]) => number).map(([name, number]) => `${name} ${whole(number)}`).join(", ")],
       { bad: live ? [] : [2], titles: ["", container.container], made: (row) => row.firstChild.append(foldOf(key)), update: (row) => {
         const fold = row.firstChild.firstChild;
         setText(fold, String(task.task));
