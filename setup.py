@@ -80,6 +80,7 @@ TEST = [
     "aiokafka[lz4,snappy,zstd]>=0.14",
     "confluent-kafka[schemaregistry]>=2.6",
     "coverage[toml]>=7.10",
+    "duckdb>=1.1,<3",
     "hypothesis>=6.100",
     "import-linter>=2.1",
     "kafka-python[lz4,snappy,zstd]>=3",
