@@ -23,6 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.tasks.container import TaskContainer
 from pylogbroker.tasks.job import Job, loadJobs
+from pylogbroker.tasks.streams import Windowed
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.tasktestdriver import TaskTestDriver
 from tests.tasks.jobs import lastValues, publish, readAll
@@ -116,6 +117,128 @@ class PageTests(SynchronousTestCase):
         exec(test, names)
         with self.assertRaises(AssertionError):
             exec(test.replace('[("be", 2)]', '[("be", 3)]'), names)
+
+
+LOG = """\
+Dec 10 06:55:46 LabSZ sshd[24200]: Invalid user webmaster from 173.234.31.186
+Dec 10 06:55:48 LabSZ sshd[24200]: Failed password for invalid user webmaster from 173.234.31.186 \
+port 38926 ssh2
+Dec 10 06:55:49 LabSZ sshd[24201]: Invalid user test9 from 52.80.34.196
+no time, and Failed password for root from 52.80.34.196 port 1 ssh2
+Dec 10 07:05:48 LabSZ sshd[24202]: Failed password for root from 173.234.31.186 port 39257 ssh2
+Dec 10 07:02:00 LabSZ sshd[24203]: Failed password for root from 173.234.31.186 port 39258 ssh2
+Dec 10 07:20:00 LabSZ sshd[24204]: Connection closed by 212.47.254.145 [preauth]
+Dec 10 07:21:00 LabSZ sshd[24205]: Failed password for git from 173.234.31.186 port 39300 ssh2
+Dec 10 08:00:00 LabSZ sshd[24206]: Failed password for git from 212.47.254.145 port 40000 ssh2
+Dec 10 08:01:30 LabSZ sshd[24207]: Invalid user chen from 202.100.179.208
+""".splitlines()
+ACCOUNTS = [("root", {"owner": "ops"}), ("git", {"owner": "dev"}), ("git", None)]
+NIGHT = 1_765_349_700_000 - 360_000
+"""10 December 2025, 06:49 UTC, in milliseconds since the epoch."""
+
+
+def session(address: str, start: int, last: int, attempts: int, *users: str) -> tuple[str, Any]:
+    """
+    A session of an attacker.
+
+    @param start: seconds behind L{NIGHT}.
+    """
+    times = {"startMs": NIGHT + start * 1000, "endMs": NIGHT + last * 1000 + 600_000}
+    return address, {**times, "attempts": attempts, "users": [*users]}
+
+
+STREAM_EXAMPLES = {
+    "sshattackers": [
+        session("173.234.31.186", 408, 1008, 3, "root", "webmaster"),
+        session("173.234.31.186", 1920, 1920, 1, "git"),
+    ],
+    "accountattacks": [
+        (user, {"address": address, "owner": owner})
+        for user, address, owner in (
+            ("webmaster", "173.234.31.186", None),
+            ("root", "52.80.34.196", "ops"),
+            ("root", "173.234.31.186", "ops"),
+            ("root", "173.234.31.186", "ops"),
+            ("git", "173.234.31.186", None),
+            ("git", "212.47.254.145", None),
+        )
+    ],
+    "sshfunnel": [
+        (key, {"user": user, "address": address, "triedPassword": isTried})
+        for key, user, address, isTried in (
+            ("24200", "webmaster", "173.234.31.186", True),
+            ("24201", "test9", "52.80.34.196", False),
+        )
+    ],
+}
+"""What each example of the high-level API makes of L{LOG}."""
+
+
+def streamJob(name: str) -> Job:
+    """The job of a file."""
+    [job] = loadJobs(str(EXAMPLES / f"{name}.py")).values()
+    return job
+
+
+class StreamDriverTests(SynchronousTestCase):
+    """The examples of the high-level API without a broker."""
+
+    def test_log(self) -> None:
+        """Sessions of attackers, the owners of attacked accounts, a funnel."""
+        for name, wanted in STREAM_EXAMPLES.items():
+            job = streamJob(name)
+            with TaskTestDriver(job) as driver:
+                if name == "accountattacks":
+                    for user, account in ACCOUNTS:
+                        driver.pipeInput("accounts", user, account)
+                for line in LOG:
+                    driver.pipeInput("ssh-log", None, line)
+                self.assertEqual(driver.readOutput(job.outputs[0].topic), wanted)
+
+    def test_page(self) -> None:
+        """What C{docs/streams.md} shows runs."""
+        page = (ROOT / "docs" / "streams.md").read_text(encoding="utf-8")
+        example, test = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        names: dict[str, Any] = {"TaskTestDriver": TaskTestDriver, "Windowed": Windowed}
+        exec(example, names)
+        exec(test, names)
+        with self.assertRaises(AssertionError):
+            exec(test.replace("60_000), 2)", "60_000), 3)"), names)
+
+
+class StreamContainerTests(TestCase):
+    """The examples of the high-level API in containers, with RocksDB."""
+
+    timeout = 60
+
+    def setUp(self) -> Deferred[None]:  # type: ignore[override]
+        self.broker = LocalBroker(reactor, {"num.partitions": "1"})
+        self.addCleanup(self.broker.stop)
+        return self.broker.start()
+
+    def test_log(self) -> Deferred[None]:
+        """They send what they send to the test driver."""
+        return Deferred.fromCoroutine(self._runAll())
+
+    async def _runAll(self) -> None:
+        servers = self.broker.bootstrapServers
+        accounts = [
+            (user, None if account is None else json.dumps(account).encode())
+            for user, account in ACCOUNTS
+        ]
+        await publish(reactor, servers, "accounts", accounts)
+        await publish(reactor, servers, "ssh-log", [(None, line.encode()) for line in LOG])
+        settings = {"bootstrap.servers": servers, "state.dir": os.path.abspath(self.mktemp())}
+        for name, wanted in STREAM_EXAMPLES.items():
+            job = streamJob(name)
+            container = TaskContainer(reactor, job, settings, isUntilEnd=True)
+            self.addCleanup(container.stop)
+            await container.run()
+            found = [
+                ((each.key or b"").decode(), json.loads(each.value or b""))
+                for each in await readAll(reactor, servers, job.outputs[0].topic)
+            ]
+            self.assertEqual(found, wanted)
 
 
 class ContainerTests(TestCase):

@@ -101,7 +101,7 @@ def splitAndCount(engine: str = MEMORY, **changes: Any) -> Job:
 
 
 async def publish(
-    reactor: Any, servers: str, topic: str, messages: Iterable[tuple[str | None, bytes]]
+    reactor: Any, servers: str, topic: str, messages: Iterable[tuple[str | None, bytes | None]]
 ) -> None:
     """Send (key, value) pairs, and wait until they are stored."""
     producer = KafkaProducer(reactor, {"bootstrap.servers": servers})

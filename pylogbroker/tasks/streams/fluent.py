@@ -72,13 +72,25 @@ from pylogbroker.tasks.streams.windows import (
 )
 
 
-def stream(topic: str, key: Serde = BYTES, message: Serde = BYTES, name: str = "") -> KStream:
+def stream(
+    topic: str,
+    key: Serde = BYTES,
+    message: Serde = BYTES,
+    name: str = "",
+    timestamp: Callable[[Any, Any], int] | None = None,
+) -> KStream:
     """
     The messages of a topic.
 
     @param name: by default the topic's.
+    @param timestamp: C{timestamp(key, message)} is the time of a message, in milliseconds since the
+        epoch, or -1: none; by default it is the message's timestamp. It sets no order: topics are
+        read by the timestamps of their messages.
     """
-    return KStream(StreamSource(topic=topic, key=key, message=message, name=name))
+    if timestamp is not None:
+        _checkFunction(StreamSource.kind, name or topic, timestamp)
+    source = StreamSource(topic=topic, key=key, message=message, name=name, timestamp=timestamp)
+    return KStream(source)
 
 
 def table(topic: str, key: Serde = BYTES, message: Serde = BYTES, name: str = "") -> KTable:

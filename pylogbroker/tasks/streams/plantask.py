@@ -71,7 +71,7 @@ class PlanTask(StreamTask):
                 sources.setdefault(step.channel, []).insert(0, forward)
             elif isinstance(step, StreamSource):
                 takes = ()
-                taking = _table(step, around, forward) if step.isTable else forward
+                taking = (_table if step.isTable else _stream)(step, around, forward)
                 sources.setdefault(step.topic, []).insert(0, taking)
             else:
                 takes = _operatorOf(step, around, forward, getters)
@@ -154,6 +154,13 @@ def _operatorOf(
     if step.isTable:
         return (_tableFunction(step, forward),)
     return (_streamFunction(step, forward),)
+
+
+def _stream(step: StreamSource, around: Surroundings, forward: Take) -> Take:
+    timeOf = step.timestamp
+    if timeOf is None:
+        return forward
+    return lambda key, message, timestamp: forward(key, message, timeOf(key, message))
 
 
 def _table(step: StreamSource, around: Surroundings, forward: Take) -> Take:

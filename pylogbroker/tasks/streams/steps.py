@@ -86,10 +86,15 @@ class PlanStep:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StreamSource(PlanStep):
-    """The messages of a topic."""
+    """
+    The messages of a topic.
+
+    @ivar timestamp: C{timestamp(key, message)} is a message's time; L{None}: its own timestamp.
+    """
 
     kind: ClassVar[str] = "stream"
     topic: str
+    timestamp: Callable[[Any, Any], int] | None = None
 
     @property
     def reads(self) -> str:

@@ -112,6 +112,11 @@ class StatelessTests(SynchronousTestCase):
         self.assertEqual(sent.headers, (("trace", b"7"),))
         self.assertIsNone(sent.timestamp)
 
+    def test_timestamp(self) -> None:
+        """A stream takes the time of its messages from what is in them."""
+        given = stream("in", STRING, INTEGER, timestamp=lambda _key, number: number * 1000)
+        self.assertEqual(self.sent(given), [("a", 1, 1000), ("b", 2, 2000), ("c", 3, 3000)])
+
     def test_severalResults(self) -> None:
         """A job has several outputs, and a topic is written by several steps."""
         given = numbers()
@@ -386,8 +391,10 @@ class RefusalTests(SynchronousTestCase):
 
         given: Any = numbers()
         other: Any = table("t")
+        reading: Any = stream
         for call, reason in (
             (lambda: given.filter(wait), "wait is a coroutine function"),
+            (lambda: reading("x", timestamp=wait), "step x: wait is a coroutine function"),
             (lambda: given.mapValues(5, name="x"), "step x: 5 is no function"),
             (lambda: other.filter(wait), "wait is a coroutine function"),
             (lambda: given.groupByKey().aggregate(list, None), "None is no function"),
