@@ -221,6 +221,7 @@ class TaskContainer:
         self._purger: RepartitionPurger | None = None
         self._turn = 0  # of the task that gets messages first
         self._commitAtMs = self._windowAtMs = 0.0
+        isIdOwn = not containerId
         containerId = containerId or f"{int(random() * 2**48):012x}"
         self._consumer = KafkaConsumer(
             reactor,
@@ -228,15 +229,16 @@ class TaskContainer:
             assignor=TaskAssignor(self._taskState),
             random=random,
         )
-        self._producer = KafkaProducer(
-            reactor,
-            settings.forProducer(
-                f"{job.name}-{containerId}" if settings.isExactlyOnce else None, _logWarning
-            ),
-            random=random,
-        )
+        transactionalId = f"{job.name}-{containerId}" if settings.isExactlyOnce else None
+        producing = settings.forProducer(transactionalId, _logWarning)
         self._committer = OutputCommitter(
-            job, self._producer, self._consumer, self._worker, settings.isExactlyOnce
+            reactor,
+            job,
+            partial(KafkaProducer, reactor, producing, random=random),
+            self._consumer,
+            self._worker,
+            settings.isExactlyOnce,
+            isIdOwn,
         )
         self._admin = AdminClient(reactor, settings.forAdmin(_logWarning), random=random)
         self._reporter = TaskReporter(
@@ -385,7 +387,7 @@ class TaskContainer:
         try:
             if isUsable and self._topics is not None:
                 await self._attempt(self._commit())
-            await self._attempt(self._committer.abort())
+            await self._attempt(self._committer.abort(isEnd=True))
             await self._attempt(self._closeTasks(list(self._tasks.values())))
         finally:
             self._lock.release()
@@ -395,7 +397,7 @@ class TaskContainer:
             *await gatherSettled(
                 [
                     self._consumer.close(),
-                    self._producer.close(FLUSH_TIMEOUT_MS),
+                    self._committer.close(FLUSH_TIMEOUT_MS),
                     self._reporter.close(self._failure),
                 ]
             ),

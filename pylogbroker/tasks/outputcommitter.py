@@ -11,28 +11,36 @@ What must be true:
   - With C{exactly_once_v2} outputs, changes and positions are one transaction, which the generation
   of the group fences. The stores follow it, so they have nothing of an aborted one; a store that
   did not follow is restored from its changelog.
+  - A producer that has lost its transaction to C{transaction.timeout.ms}, or does not know its end,
+  is replaced by one of the same C{transactional.id}, which ends the transaction for certain; then
+  the tasks begin anew from the positions that the group has. Only where no other container can have
+  the id: to take it from another one would end that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.errors import (
     ClosedError,
     CommitFailedError,
+    PylogbrokerError,
+    TimedOutError,
     TransactionAbortedError,
+    TransactionStateError,
     UnknownOutcomeError,
 )
 from pylogbroker.net.workers import IWorker
 from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
 from pylogbroker.producer.kafka.transactions import Transaction
-from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import Entry, KeyValueStore
@@ -62,24 +70,33 @@ class OutputCommitter:
 
     def __init__(
         self,
+        clock: IReactorTime,
         job: Job,
-        producer: KafkaProducer,
+        newProducer: Callable[[], KafkaProducer],
         consumer: KafkaConsumer,
         worker: IWorker,
         isExactlyOnce: bool,
+        isIdOwn: bool,
     ) -> None:
         """
-        @param producer: of this alone; with a C{transactional.id} for C{isExactlyOnce}.
+        @param newProducer: makes a producer, always of the same C{transactional.id}, which it has
+            for C{isExactlyOnce}.
         @param worker: what the stores' engines run on.
+        @param isIdOwn: whether no other container can have the C{transactional.id}.
         """
         self.topicIds: Mapping[str, bytes] = {}
         self.commitCount = 0
         self.committed: dict[TopicPartition, int] = {}
         self._job = job
-        self._producer = producer
+        self._clock = clock
+        self._newProducer = newProducer
+        self._producer = newProducer()
         self._consumer = consumer
         self._worker = worker
         self._isExactlyOnce = isExactlyOnce
+        self._isIdOwn = isIdOwn
+        self._beganAtMs = 0.0  # the last transaction
+        self._replacedCount = 0  # producers, since the last commit
         self._changelogs = {each.name: job.changelogOf(each) for each in job.stores}
         self._transaction: Transaction | None = None
         self._lossCount = 0  # messages that were not confirmed, as far as that was dealt with
@@ -105,6 +122,10 @@ class OutputCommitter:
             transaction = self._producer.transaction()
             await transaction.__aenter__()
             self._transaction = transaction
+            self._beganAtMs = self._nowMs()
+
+    def _nowMs(self) -> float:
+        return self._clock.seconds() * 1000
 
     async def commit(self, instances: Iterable[TaskInstance]) -> None:
         """
@@ -148,6 +169,7 @@ class OutputCommitter:
                 return
         self.committed.update(positions)
         self.commitCount += 1
+        self._replacedCount = 0
         for place in positions:
             self._lossCounts.pop(place, None)
 
@@ -186,7 +208,7 @@ class OutputCommitter:
         await producer.flush()
         count = self._losses() - self._lossCount
         if producer.fatalError is not None:
-            raise producer.fatalError
+            raise self._asAborted(producer.fatalError)
         if not count:
             return
         text = f"job {self._job.name}: {count} messages that tasks sent were not confirmed"
@@ -206,23 +228,62 @@ class OutputCommitter:
         if positions:
             try:
                 await transaction.sendOffsets(positions, self._consumer.groupMetadata())
-            except (CommitFailedError, ResponseError) as error:
+            except PylogbrokerError as error:
                 raise TransactionAbortedError(str(error)) from error
         self._transaction = None
-        await transaction.__aexit__(None, None, None)
+        try:
+            await transaction.__aexit__(None, None, None)
+        except PylogbrokerError as error:
+            raise self._asAborted(error) from error
 
-    async def abort(self) -> None:
+    def _asAborted(self, error: PylogbrokerError) -> PylogbrokerError:
+        """What follows from an error of the producer: that the tasks begin anew, if it may."""
+        if self._producer.fatalError is None or not self._mayReplace:
+            return error
+        return TransactionAbortedError(str(error))
+
+    @property
+    def _mayReplace(self) -> bool:
+        """Whether another producer can go on where this one cannot any more."""
+        isLate = self._nowMs() - self._beganAtMs >= self._producer.settings.transactionTimeoutMs
+        # What is not known of a transaction is, from then on, the state of its producer.
+        isUncertain = isinstance(
+            self._producer.fatalError, (TransactionStateError, TimedOutError, UnknownOutcomeError)
+        )
+        return (
+            self._isExactlyOnce
+            and self._isIdOwn
+            and (isLate or isUncertain)
+            and self._replacedCount < LOST_TRANSACTION_COUNT_MAX
+        )
+
+    async def abort(self, isEnd: bool = False) -> None:
         """
-        Abort the transaction, if one is open.
+        Abort the transaction, if one is open, so that another one may begin.
 
+        @param isEnd: none will.
         @raise PylogbrokerError: the producer cannot be used any more.
         """
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             reason = ClosedError("the transaction is given up")
             await transaction.__aexit__(ClosedError, reason, None)
-        if self._producer.fatalError is not None:
-            raise self._producer.fatalError
+        error = self._producer.fatalError
+        if error is not None:
+            if isEnd or not self._mayReplace:
+                raise error
+            self._replacedCount += 1
+            log.info(
+                "Job {job}: another producer goes on, since {error}",
+                job=self._job.name,
+                error=error,
+            )
+            try:
+                await self._producer.close(0)
+            except PylogbrokerError:
+                pass  # nothing of it counts any more
+            self._producer = self._newProducer()
+            await self.takeOver()
         self._lossCount = self._losses()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
@@ -239,6 +300,10 @@ class OutputCommitter:
         """
         await self._begin()
         await self.abort()
+
+    def close(self, timeoutMs: float) -> Deferred[None]:
+        """Let the producer go; see L{KafkaProducer.close}."""
+        return self._producer.close(timeoutMs)
 
 
 def _apply(changed: Changed, marks: list[ChangelogMark]) -> None:

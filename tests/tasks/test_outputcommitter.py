@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from time import sleep
 from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs
 
 from pylogbroker.config.kafka.tasksettings import AT_LEAST_ONCE, EXACTLY_ONCE
-from pylogbroker.errors import UnknownOutcomeError
+from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
 from pylogbroker.tasks import outputcommitter
 from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask
+from pylogbroker.tasks.container import TaskContainer
 from pylogbroker.tasks.job import SKIP, Input, Job, Output
 from pylogbroker.tasks.serdes import STRING
 from pylogbroker.tasks.taskinstance import TaskInstance
+from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.types import TopicPartition
 from tests.tasks.jobs import readAll, splitWords
-from tests.tasks.test_container import ContainerCase
+from tests.tasks.test_container import ContainerCase, told
 
 TOO_LARGE = "x" * 2_000_000
 
@@ -114,6 +118,112 @@ class BeginAnewTests(ContainerCase):
         self.assertEqual(set(tried), {"new", "newer"})
         found = await readAll(reactor, self.broker.bootstrapServers, "out")
         self.assertEqual([each.key for each in found], [b"new", b"newer"])
+
+
+class ReplacedProducerTests(ContainerCase):
+    """Transactions that the producer has lost."""
+
+    def setUp(self) -> Deferred[None]:  # type: ignore[override]
+        """A broker that looks often for transactions that are too old."""
+        key = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+        self.stateDir = self.mktemp()
+        self.broker = LocalBroker(reactor, {key: "50"})
+        self.addCleanup(self.broker.stop)
+        return self.broker.start()
+
+    async def _publish(self) -> None:
+        await self.createTopic("words", 1)
+        await self.publish("words", "a", "b", "a")
+
+    async def _send(self, isOwn: bool, onRecord: Any, timeoutMs: int = 300) -> None:
+        class Sending(StreamTask):
+            """Sends each word."""
+
+            def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+                """Send."""
+                onRecord(envelope)
+                collector.send(OutgoingMessageEnvelope("out", envelope.getKey(), "m"))
+
+        outputs = [Output("out", STRING, STRING)]
+        job = Job("send-words", Sending, [Input("words", STRING)], outputs)
+        settings = {
+            "bootstrap.servers": self.broker.bootstrapServers,
+            "state.dir": self.stateDir,
+            "processing.guarantee": EXACTLY_ONCE,
+            "producer.transaction.timeout.ms": str(timeoutMs),
+            "request.timeout.ms": "400",
+            "producer.delivery.timeout.ms": "500",
+            "commit.interval.ms": "60000",
+            "max.poll.records": "1",
+        }
+        id_ = "" if isOwn else "first"
+        container = TaskContainer(reactor, job, settings, isUntilEnd=True, containerId=id_)
+        self.addCleanup(container.stop)
+        await container.run()
+
+    async def _check(self, keys: str) -> None:
+        found = await readAll(reactor, self.broker.bootstrapServers, "out")
+        self.assertEqual("".join((each.key or b"").decode() for each in found), keys)
+
+    def test_tooLong(self) -> Deferred[None]:
+        """
+        When a task takes longer than C{transaction.timeout.ms}, the tasks begin anew, and all
+        counts once.
+        """
+        return Deferred.fromCoroutine(self._takeLong())
+
+    async def _takeLong(self) -> None:
+        await self._publish()
+        slow = [1.0]
+
+        def onRecord(envelope: Any) -> None:
+            if envelope.offset == 2 and slow:
+                sleep(slow.pop())
+
+        # Brokers before transaction.version 2 say so; with it, the same producer may go on.
+        self.broker.injectError("EndTxn", "INVALID_PRODUCER_EPOCH")
+        with capturedLogs() as events:
+            await self._send(True, onRecord)
+        await self._check("aba")
+        self.assertIn("another producer goes on", told(events))
+
+    def test_alwaysTooLong(self) -> Deferred[None]:
+        """One that always does ends its container; so does the first time under an id of others."""
+        return Deferred.fromCoroutine(self._takeLongAlways())
+
+    async def _takeLongAlways(self) -> None:
+        await self._publish()
+        self.patch(outputcommitter, "LOST_TRANSACTION_COUNT_MAX", 2)
+        self.broker.injectError("EndTxn", "INVALID_PRODUCER_EPOCH", count=None)
+        tried: list[None] = []
+
+        def onRecord(envelope: Any) -> None:
+            if envelope.offset == 1:
+                tried.append(None)
+                sleep(0.6)
+
+        # What the broker has refused of the transaction has the same limit as the producers.
+        for isOwn, counts in ((False, (1,)), (True, (2, 3))):
+            tried.clear()
+            running = Deferred.fromCoroutine(self._send(isOwn, onRecord))
+            await self.failureOf(running, PylogbrokerError)
+            self.assertIn(len(tried), counts)
+
+    def test_unknownEnd(self) -> Deferred[None]:
+        """
+        A commit whose answers are lost is known to the next producer, and what it had is done once.
+        """
+        return Deferred.fromCoroutine(self._loseAnswers())
+
+    async def _loseAnswers(self) -> None:
+        await self._publish()
+        self.broker.injectDisconnect("EndTxn", isHandled=True, count=1_000)
+        with capturedLogs() as events:
+            sending = Deferred.fromCoroutine(self._send(True, lambda envelope: None, 60_000))
+            await self.until(lambda: "another producer goes on" in told(events))
+            self.broker.clearFaults()
+            await sending
+        await self._check("aba")
 
 
 class IntervalTests(ContainerCase):

@@ -198,6 +198,8 @@ class KafkaTaskSettings(KafkaClientSettings):
             "linger.ms": "5",
             **cast("Mapping[str, str]", self.producer),
             _SERVERS: "localhost:9092",
+            # Others are checked against it.
+            "request.timeout.ms": str(self.requestTimeoutMs),
         }
         if transactionalId is not None:
             given.setdefault("transaction.timeout.ms", "10000")  # as Kafka Streams
