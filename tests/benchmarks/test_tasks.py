@@ -10,8 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.tasks.job import Input, Job, loadJobs
 from pylogbroker.tasks.serdes import INTEGER, STRING
+from pylogbroker.tasks.streams import buildJob, stream
 from tests.benchmarks.servers import ROOT
-from tests.benchmarks.tasks import EXAMPLE, runCase
+from tests.benchmarks.tasks import EXAMPLE, runCase, runStreamCase, streamJob
 
 
 class TaskBenchmarkTests(SynchronousTestCase):
@@ -23,8 +24,9 @@ class TaskBenchmarkTests(SynchronousTestCase):
         done = subprocess.run(
             [*command, "--rounds", "2"], cwd=ROOT, capture_output=True, text=True, check=True
         )
-        figures = re.findall(r"^\| (\d) \| [\d,]+ \| [\d,]+ \|$", done.stdout, re.MULTILINE)
-        self.assertEqual(figures, ["1", "2"], done.stdout)
+        figures = re.findall(r"^\| (\d \| \w+) \| [\d,]+ \| [\d,]+ \|$", done.stdout, re.MULTILINE)
+        wanted = ["1 | low", "1 | high", "2 | low", "2 | high"]
+        self.assertEqual(figures, wanted, done.stdout)
 
     def test_wrongCountsAreFound(self) -> None:
         """A case compares: a job that counts something else fails it."""
@@ -42,3 +44,10 @@ class TaskBenchmarkTests(SynchronousTestCase):
 
         wrong = Job("wrong", Twice, [Input("words", STRING, INTEGER)], stores=count.stores)
         self.assertRaises(RuntimeError, runCase, split, wrong, ["a", "b", "a"])
+
+    def test_wrongStreamsAreFound(self) -> None:
+        """A high-level case compares, too."""
+        runStreamCase(streamJob(), ["a", "b", "a"])
+        words = stream("lines", message=STRING).map(lambda _key, line: (line, 1), STRING, INTEGER)
+        wrong = buildJob("wrong", words.groupByKey().count("counts").toStream().to("counts"))
+        self.assertRaises(RuntimeError, runStreamCase, wrong, ["a", "b", "a"])

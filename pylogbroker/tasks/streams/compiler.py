@@ -15,6 +15,7 @@ from pylogbroker.tasks.serdes import BYTES, STRING, Serde
 from pylogbroker.tasks.streams.fluent import KSink, KStream, KTable
 from pylogbroker.tasks.streams.plantask import PlanTask
 from pylogbroker.tasks.streams.steps import (
+    JoinStep,
     PlanStep,
     RepartitionStep,
     Sink,
@@ -113,6 +114,13 @@ class _Resolution:
         if step.isKeyed:
             for parent in step.parents:
                 _check(self._job, step, "keys", parent.key, "key")
+        if isinstance(step, JoinStep):
+            left, right = (each.key and each.key.name for each in step.parents)
+            if left != right:
+                raise ConfigurationError(
+                    f"job {self._job}, step {step.name}: it joins keys of {left} with keys of"
+                    f" {right}, whose bytes differ"
+                )
         if isinstance(step, WindowJoin):
             for parent in step.parents:
                 _check(self._job, step, "messages", parent.message, "message")

@@ -279,7 +279,7 @@ class WindowedAggregation(Aggregation):
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class _JoinStep(PlanStep):
+class JoinStep(PlanStep):
     """
     A join.
 
@@ -303,7 +303,7 @@ class _JoinStep(PlanStep):
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class WindowJoin(_JoinStep):
+class WindowJoin(JoinStep):
     """
     Pairs of messages of a key of two streams that are near one another in time.
 
@@ -323,7 +323,7 @@ class WindowJoin(_JoinStep):
         return str(self.window)
 
 
-class StreamTableJoin(_JoinStep):
+class StreamTableJoin(JoinStep):
     """The messages of a stream, each with what the table has for its key."""
 
     __slots__ = ()
@@ -334,7 +334,7 @@ class StreamTableJoin(_JoinStep):
         return "stream with table"
 
 
-class TableJoin(_JoinStep):
+class TableJoin(JoinStep):
     """The table of what two tables have for each key."""
 
     __slots__ = ()

@@ -370,6 +370,9 @@ class RefusalTests(SynchronousTestCase):
         self.refused("step join: the serde of its messages is not known", joined)
         late = mapped.groupByKey().window(TumblingWindow(5)).lateTo("late").count()
         self.refused("step count: the serde of its late messages", late)
+        other = stream("other", INTEGER, INTEGER)
+        joined = numbers().join(other, max, JoinWindow(1, 1))
+        self.refused("step join: it joins keys of string with keys of integer", joined)
         merged = numbers().merge(stream("other", BYTES, INTEGER))
         self.refused("step to: the serde of its keys", merged.to("out"))
 

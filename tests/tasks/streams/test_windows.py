@@ -6,10 +6,18 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import ConfigurationError, EncodingError, InvalidPayloadError
+from pylogbroker.consumer.kafka.consumer import ConsumerRecord
+from pylogbroker.errors import (
+    ConfigurationError,
+    EncodingError,
+    InvalidPayloadError,
+    TaskFailedError,
+)
 from pylogbroker.tasks.job import SKIP, Job
 from pylogbroker.tasks.serdes import INTEGER, JSON, STRING
 from pylogbroker.tasks.state.engines import ChangelogMark
+from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
+from pylogbroker.tasks.state.memoryengine import MemoryEngine
 from pylogbroker.tasks.streams import (
     ON_CHANGE,
     ON_CLOSE,
@@ -24,6 +32,7 @@ from pylogbroker.tasks.streams import (
     stream,
 )
 from pylogbroker.tasks.streams.stores import STREAM_TIMES
+from pylogbroker.tasks.taskinstance import TaskInstance
 from pylogbroker.testing.tasktestdriver import TaskTestDriver
 from tests.tasks.streams.drivers import outputOf, sentTo
 
@@ -163,6 +172,14 @@ class TumblingTests(SynchronousTestCase):
             self.assertEqual([each.headers for each in sent], [()] * 3)
             driver.pipeInput("in", "a", "", 1)
             self.assertEqual((sentTo(driver, "out"), len(sentTo(driver, "late"))), ([], 1))
+
+    def test_withoutTopic(self) -> None:
+        """Late messages that go nowhere are counted."""
+        grouped = stream("in", STRING, STRING).groupByKey().window(TumblingWindow(10))
+        with TaskTestDriver(buildJob("job", grouped.count("counts"))) as driver:
+            for topic, key, message, time in at(1, 10, 9):
+                driver.pipeInput(topic, key, message, time)
+            self.assertEqual(driver.countOf("late-counts"), 1)
 
     def test_perTask(self) -> None:
         """Each task has a stream time of its own."""
@@ -390,6 +407,44 @@ class StoreTests(SynchronousTestCase):
         [counts, *_] = counting(TumblingWindow(10)).stores
         with self.assertRaises(InvalidPayloadError):
             counts.value.decode(b"short")
+
+
+class RestartTests(SynchronousTestCase):
+    """A task that begins anew over the same stores."""
+
+    def task(self, job: Job, stores: dict[str, Any]) -> TaskInstance:
+        def fail(failure: TaskFailedError) -> None:
+            raise failure
+
+        made = TaskInstance(job, 0, stores, 1 << 20, fail)
+        made.init()
+        return made
+
+    def sent(self, task: TaskInstance, *times: int) -> list[str]:
+        """The topics to which messages of these times are sent."""
+        records = [
+            ConsumerRecord("in", 0, number, time, b"a", b"", (), -1, 0)
+            for number, time in enumerate(times)
+        ]
+        self.assertEqual(task.process(records), len(times))
+        return [each.topic for each in task.takeOutputs()]
+
+    def test_streamTime(self) -> None:
+        """What is closed stays closed, and what was open is closed in its time."""
+        for window in (TumblingWindow(10), SessionWindow(10)):
+            job = counting(window, ON_CLOSE)
+            stores = {
+                each.name: KeyValueStore[Any, Any](
+                    each.name, each.key, each.value, MemoryEngine(), 1 << 20
+                )
+                for each in job.stores
+            }
+            self.assertEqual(self.sent(self.task(job, stores), 1, 50), ["out"])
+            for store in stores.values():
+                store.commit(store.changes(), ChangelogMark(bytes(16), 2))
+            task = self.task(job, stores)
+            self.assertEqual(self.sent(task, 2, 55), ["late"])
+            self.assertEqual(self.sent(task, 90), ["out"])
 
 
 class NumberTests(SynchronousTestCase):
