@@ -26,7 +26,7 @@ from tests.cli.commands import CommandCase, reactor
 from tests.cli.taskjobs import COPY, COUNT
 from tests.integration.sparksession import ROOT, sharedSession
 from tests.integration.test_spark import SparkCase
-from tests.tasks.jobs import countWords
+from tests.tasks.jobs import countLines, countWords
 
 WORD_COUNT = ROOT / "docs" / "examples" / "tasks" / "wordcount.py"
 LINES = (ROOT / "LICENSE").read_text(encoding="utf-8").splitlines()
@@ -161,6 +161,24 @@ class WordCountTests(SparkTaskCase):
         truth.update(["log", "new", "log"])
         self.assertEqual(counts(self.storedBy(query, "word-counts")), truth)
         self.assertEqual(counts(self.messages(f"word-counts.{COUNT_NAME}")), truth)
+
+    def test_repartition(self) -> None:
+        """
+        A job that reads what it writes ends when all that came of its input is handled. What is
+        handled can be deleted from there.
+        """
+        job = countLines()
+        topic = job.repartitionTopicOf(job.repartitions[0])
+        self.produce("lines", [(None, line.encode()) for line in LINES])
+        with KafkaSinkOptions.fromOptions(self.servers).cluster() as cluster:
+            cluster.partitions(topic, isCreating=True)
+        query = self.onSpark(job)
+        truth = Counter(word for line in LINES for word in line.split())
+        self.assertEqual(counts(self.storedBy(query, "word-counts")), truth)
+        self.assertEqual(query.progress().handledCount, len(LINES) + truth.total())
+        self.assertEqual(len(self.messages(topic)), truth.total())
+        query.purge()
+        self.assertEqual(self.messages(topic), [])
 
 
 class CommandTests(CommandCase):

@@ -100,6 +100,38 @@ def splitAndCount(engine: str = MEMORY, **changes: Any) -> Job:
     return Job("split-and-count", SplitAndCount, **given)
 
 
+class CountLines(StreamTask):
+    """Both halves in one: the words go through a repartition, by which each has one task."""
+
+    def init(self, config: Config, context: TaskContext) -> None:
+        self.store = context.getStore("word-counts")
+
+    def process(
+        self,
+        envelope: IncomingMessageEnvelope,
+        collector: MessageCollector,
+        coordinator: TaskCoordinator,
+    ) -> None:
+        if envelope.topic == "lines":
+            for word in envelope.getMessage().split():
+                collector.send(OutgoingMessageEnvelope("by-word", word, 1))
+        else:
+            word = envelope.getKey()
+            self.store.put(word, (self.store.get(word) or 0) + envelope.getMessage())
+
+
+def countLines(**changes: Any) -> Job:
+    """Of C{lines}; the changelog is C{count-lines-word-counts-changelog}."""
+    return Job(
+        "count-lines",
+        CountLines,
+        [Input("lines", message=STRING)],
+        stores=[Store("word-counts", STRING, INTEGER, engine=MEMORY)],
+        repartitions=[Repartition("by-word", STRING, INTEGER)],
+        **changes,
+    )
+
+
 async def publish(
     reactor: Any, servers: str, topic: str, messages: Iterable[tuple[str | None, bytes | None]]
 ) -> None:

@@ -9,7 +9,6 @@ What tasks send, and the changes of their stores, leaves through our sink.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -23,14 +22,12 @@ from pyspark.sql import functions as sql
 from pylogbroker.config.kafka.clientsettings import EARLIEST, LATEST, READ_COMMITTED
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.errors import ConfigurationError, SparkQueryError, describeError
-from pylogbroker.spark.kafka.options import BOOTSTRAP_SERVERS, KafkaSourceOptions
-from pylogbroker.spark.kafka.ranges import logBounds, selectedPartitions
-from pylogbroker.spark.kafka.source import decodeKafkaCheckpoint
+from pylogbroker.spark.kafka.options import BOOTSTRAP_SERVERS
 from pylogbroker.spark.loader.jobprogress import reason
 from pylogbroker.spark.options import SUBSCRIBE
+from pylogbroker.spark.tasks.inputpositions import InputPositions, handledUpTo
 from pylogbroker.spark.tasks.processor import INPUT_COLUMNS, OUTPUT_SCHEMA, TaskProcessor
 from pylogbroker.tasks.job import Job
-from pylogbroker.types import TopicPartition
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 MAX_OFFSETS, MAX_OFFSETS_DEFAULT = "spark.pylogbroker.task.maxOffsetsPerTrigger", 100_000
@@ -39,7 +36,6 @@ MAX_OFFSETS, MAX_OFFSETS_DEFAULT = "spark.pylogbroker.task.maxOffsetsPerTrigger"
 CHECKPOINT = "spark-checkpoint"
 """The folder, in that of the job's state."""
 
-_NOT_YET = "the engine spark cannot do that yet"
 _METRICS = "pylogbroker-tasks"
 _RESET, _ISOLATION, _COMPRESSION = "auto.offset.reset", "isolation.level", "compression.type"
 _KNOWN = {"consumer": {_RESET, _ISOLATION}, "producer": {_COMPRESSION}}
@@ -132,9 +128,9 @@ def checkJob(job: Job) -> None:
     for each in job.inputs:
         if each.isBroadcast or each.isBootstrap:
             kind = "broadcast" if each.isBroadcast else "bootstrapped"
-            raise ConfigurationError(f"job {job.name}: {kind} input {each.topic}: {_NOT_YET}")
-    for repartition in job.repartitions:
-        raise ConfigurationError(f"job {job.name}: repartition {repartition.name}: {_NOT_YET}")
+            raise ConfigurationError(
+                f"job {job.name}: {kind} input {each.topic}: the engine spark cannot do that yet"
+            )
 
 
 class JobQuery:
@@ -156,9 +152,11 @@ class JobQuery:
         self._place = place
         self._taskCount = taskCount
         self._query: Any = None  # the hints of C{awaitTermination} lack parts of a second
-        self._ends: dict[TopicPartition, int] | None = None
+        self._isUntilEnd = False
         self._seenBatch = -1
         self._progress = JobProgress()
+        self._repartitions = [job.repartitionTopicOf(each) for each in job.repartitions]
+        self._positions = InputPositions(self._options(), self._repartitions)
         self._processor = TaskProcessor(job, place.cacheSize)
         try:
             pickled: Any = cloudpickle
@@ -199,9 +197,11 @@ class JobQuery:
                 .option("timestampColumn", "timestamp")
                 .option("checkpointLocation", self.checkpoint)
             )
-            if isUntilEnd and self.job.windowMs:
-                # A query with timers has no end in this trigger.
-                self._ends = self._inputEnds()
+            if isUntilEnd and (self.job.windowMs or self.job.repartitions):
+                # A query with timers has no end in this trigger, and what others write to itself is
+                # behind it.
+                self._isUntilEnd = True
+                self._positions.fixEnds()
             elif isUntilEnd:
                 writer = writer.trigger(availableNow=True)
             self._query = writer.start()
@@ -217,21 +217,14 @@ class JobQuery:
     def _options(self) -> dict[str, str]:
         """The source's."""
         most = self._spark.conf.get(MAX_OFFSETS, str(MAX_OFFSETS_DEFAULT))
+        topics = [*(each.topic for each in self.job.inputs), *self._repartitions]
         return {
             "maxOffsetsPerTrigger": str(most),
             **self._place.cluster,
             **self._place.reading,
             "includeHeaders": "true",
-            SUBSCRIBE.key: ",".join(each.topic for each in self.job.inputs),
+            SUBSCRIBE.key: ",".join(topics),
         }
-
-    def _inputEnds(self) -> dict[TopicPartition, int]:
-        """Where the partitions that have messages end now."""
-        options = KafkaSourceOptions.fromOptions(self._options())
-        with options.cluster() as cluster:
-            places = selectedPartitions(options, cluster)
-            bounds = logBounds(options, cluster, places)
-        return {place: each.latest for place, each in bounds.items() if each.latest > each.earliest}
 
     def _read(self) -> DataFrame:
         stream = self._spark.readStream.format("pylogbroker").options(**self._options()).load()
@@ -309,13 +302,18 @@ class JobQuery:
         return bool(hasEnded)
 
     def _isAtEnd(self) -> bool:
-        """Whether all is handled that the inputs had when the query began, if it is to end then."""
-        if self._ends is None:
-            return False
-        last = self._query.lastProgress
-        text = None if last is None else last.sources[0].endOffset
-        done = decodeKafkaCheckpoint(json.loads(text)) if text else {}
-        return all(place in done and done[place].end >= end for place, end in self._ends.items())
+        """Whether all is handled, if the query is to end then and has no end of its own."""
+        handled = handledUpTo(self._query.lastProgress)
+        return self._isUntilEnd and self._positions.areReached(handled)
+
+    def purge(self) -> None:
+        """
+        Delete from repartition topics what is handled; now and then, or they grow without end.
+
+        @raise PylogbrokerError: it may not be deleted, or no broker can be asked.
+        """
+        if self._query is not None:
+            self._positions.purge(handledUpTo(self._query.lastProgress))
 
     def stop(self) -> None:
         """End it; a micro-batch in hand counts as if it had not begun, and is done again."""
@@ -327,19 +325,31 @@ class JobQuery:
 
 
 def waitForAll(
-    queries: list[JobQuery], isStopped: Callable[[], bool], onProgress: Callable[[], None]
+    queries: list[JobQuery],
+    isStopped: Callable[[], bool],
+    onProgress: Callable[[], None],
+    purgeMs: int,
+    clock: Callable[[], float],
 ) -> None:
     """
     Wait until all queries have ended. The first failure ends all.
 
     @param isStopped: whether all are to end now.
+    @param purgeMs: milliseconds between two purges.
+    @param clock: seconds.
     @raise SparkQueryError: one has failed.
+    @raise PylogbrokerError: what is handled cannot be deleted.
     """
     waiting = list(queries)
+    purgeAt = clock() + purgeMs / 1000
     try:
         while waiting and not isStopped():
             waiting = [each for each in waiting if not each.wait(0.2)]
             onProgress()
+            if clock() >= purgeAt:
+                purgeAt = clock() + purgeMs / 1000
+                for each in waiting:
+                    each.purge()
     finally:
         for each in queries:
             each.stop()

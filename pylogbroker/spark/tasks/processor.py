@@ -12,6 +12,9 @@ What must be true:
   - State and checkpoint belong together: an offset that does not lie behind those that the state
   has handled is an error, and nothing of the micro-batch counts.
   - What is sent and written leaves as rows, in order: outputs first, then the changes of stores.
+  - A micro-batch that is repeated sends again. What goes to a repartition topic is numbered for
+  each task that sends, in a header; the task that gets it leaves out what it has had. So state is
+  exactly once behind repartitions, too.
 """
 
 from __future__ import annotations
@@ -39,6 +42,9 @@ from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.tasks.taskinstance import Headers, OutgoingRecord, TaskInstance
 
+SEQUENCE_HEADER = "pylogbroker.task.sequence"
+"""Of a message in a repartition topic: C{task:number}, both as decimals."""
+
 INPUT_COLUMNS = ("task", "topic", "partition", "offset", "timestampMs", "key", "value", "headers")
 """The columns of the rows that a processor gets."""
 
@@ -56,6 +62,7 @@ _BYTES_KEY = StructType([StructField("key", BinaryType())])
 _BYTES_VALUE = StructType([StructField("value", BinaryType())])
 _PLACE = StructType([StructField("topic", StringType()), StructField("partition", IntegerType())])
 _OFFSET = StructType([StructField("offset", LongType())])
+_SENDER = StructType([StructField("topic", StringType()), StructField("task", IntegerType())])
 _NO_MARK = ChangelogMark(bytes(16), 0)
 
 _OutputRow = Row(
@@ -105,7 +112,8 @@ def inOrder(rows: Iterable[InputRow], job: Job) -> list[InputRow]:
                 )
     if len(partitions) == 1:
         return found
-    ranks = {each.topic: number for number, each in enumerate(job.inputs)}
+    topics = [each.topic for each in job.inputs] + [*map(job.repartitionTopicOf, job.repartitions)]
+    ranks = {topic: number for number, topic in enumerate(topics)}
     ordered = [partitions[place] for place in sorted(partitions, key=lambda p: (ranks[p[0]], p[1]))]
     return list(merge(*ordered, key=lambda row: row.timestamp))
 
@@ -120,6 +128,7 @@ class TaskProcessor(StatefulProcessor):
         """
         self._job = job
         self._cacheSize = cacheSize
+        self._repartitions = frozenset(map(job.repartitionTopicOf, job.repartitions))
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """See Spark's. The driver calls it, too, to learn what there is."""
@@ -129,6 +138,9 @@ class TaskProcessor(StatefulProcessor):
             for each in self._job.stores
         }
         self._positions = handle.getMapState("positions", _PLACE, _OFFSET)
+        # By topic and sender: the first number that is not handled. Without a topic: the next one
+        # that this task gives.
+        self._sequences = handle.getMapState("sequences", _SENDER, _OFFSET)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> Iterator[Row]:
         """
@@ -140,6 +152,7 @@ class TaskProcessor(StatefulProcessor):
         found = inOrder(_inputRows(rows), self._job)
         task = int(key[0])
         self._checkPositions(task, found)
+        found = self._leaveOutRepeated(found)
         if self._job.windowMs and next(iter(self._handle.listTimers()), None) is None:
             nowMs = timerValues.getCurrentProcessingTimeInMs()
             self._handle.registerTimer(nowMs + self._job.windowMs)
@@ -182,6 +195,48 @@ class TaskProcessor(StatefulProcessor):
         for place, offset in lasts.items():
             self._positions.updateValue(place, (offset + 1,))
 
+    def _leaveOutRepeated(self, rows: list[InputRow]) -> list[InputRow]:
+        """The rows without what was sent again to repartition topics; their header goes."""
+        if not self._repartitions:
+            return rows
+        nexts: dict[tuple[str, int], int] = {}
+        found = []
+        for row in rows:
+            sent = _sequenceOf(row) if row.topic in self._repartitions else None
+            if sent is None:
+                found.append(row)
+                continue
+            place = (row.topic, sent[0])
+            if place not in nexts:
+                nexts[place] = self._next(place)
+            if sent[1] >= nexts[place]:
+                nexts[place] = sent[1] + 1
+                headers = tuple(each for each in row.headers if each[0] != SEQUENCE_HEADER)
+                found.append(row._replace(headers=headers))
+        for place, number in nexts.items():
+            self._sequences.updateValue(place, (number,))
+        return found
+
+    def _next(self, place: tuple[str, int]) -> int:
+        found = self._sequences.getValue(place)
+        return 0 if found is None else int(found[0])
+
+    def _numbered(self, task: int, records: list[OutgoingRecord]) -> list[OutgoingRecord]:
+        """The records, those for repartition topics with numbers."""
+        if not self._repartitions:
+            return records
+        number = before = self._next(("", task))
+        found = []
+        for each in records:
+            if each.topic in self._repartitions:
+                header = (SEQUENCE_HEADER, b"%d:%d" % (task, number))
+                each = each._replace(headers=[*each.headers, header])
+                number += 1
+            found.append(each)
+        if number > before:
+            self._sequences.updateValue(("", task), (number,))
+        return found
+
     def _run(self, task: int, work: Callable[[TaskInstance], Iterator[Row]]) -> Iterator[Row]:
         stores = {
             each.name: KeyValueStore[Any, Any](
@@ -206,7 +261,7 @@ class TaskProcessor(StatefulProcessor):
     def _settle(self, instance: TaskInstance) -> Iterator[Row]:
         """What a task has sent and written goes to the sink, and into the state."""
         instance.isCommitAsked = False
-        for record in instance.takeOutputs():
+        for record in self._numbered(instance.partition, instance.takeOutputs()):
             yield _rowOf(record)
         for store in self._job.stores:
             kept = instance.stores[store.name]
@@ -236,6 +291,15 @@ def _inputRows(rows: Iterable[Row]) -> Iterator[InputRow]:
     for row in rows:
         _task, topic, partition, offset, timestamp, key, value, headers = row
         yield InputRow(topic, partition, offset, timestamp, key, value, _pairs(headers))
+
+
+def _sequenceOf(row: InputRow) -> tuple[int, int] | None:
+    """Who has sent a message of a repartition topic, and its number; L{None}: it has none."""
+    for name, value in row.headers:
+        if name == SEQUENCE_HEADER and value is not None:
+            task, _, number = value.partition(b":")
+            return int(task), int(number)
+    return None
 
 
 def _pairs(headers: Any) -> tuple[tuple[str, bytes | None], ...]:

@@ -25,7 +25,7 @@ from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask
 from pylogbroker.tasks.job import DEAD_LETTER, SKIP, Input, Job, Output, Store
 from pylogbroker.tasks.serdes import INTEGER, STRING
 from pylogbroker.tasks.taskinstance import REASON_HEADER
-from tests.tasks.jobs import countWords, splitWords
+from tests.tasks.jobs import countLines, countWords, splitWords
 
 CACHE_SIZE = 1 << 20
 ROW = Row(*INPUT_COLUMNS)
@@ -233,3 +233,31 @@ class ProcessorTests(SynchronousTestCase):
             self.assertEqual(sent(rows), [("out", None, b"count", INTEGER.encode(2), None, None)])
         self.assertEqual(sent(tester.setProcessingTime(13_499)), [])
         self.assertEqual(len(sent(tester.setProcessingTime(13_500))), 1)
+
+    def test_repartition(self) -> None:
+        """
+        What goes to a repartition topic is numbered, and what comes again from there, since a
+        micro-batch was repeated, is left out; its task sees no header of ours.
+        """
+        topic = "count-lines-by-word-repartition"
+        tester = self.newTester(countLines())
+        first = tester.test(0, [row("lines", 0, None, b"a b")])
+        second = tester.test(0, [row("lines", 1, None, b"a")])
+        words = [each for each in (*first, *second) if each.topic == topic]
+        self.assertEqual(
+            [(each.key, each.headers[0]["value"]) for each in words],
+            [(b"a", b"0:0"), (b"b", b"0:1"), (b"a", b"0:2")],
+        )
+
+        def again(offset: int, number: int) -> Row:
+            sent = words[number]
+            headers = [each.asDict() for each in sent.headers]
+            return ROW(0, topic, 0, offset, 5, sent.key, sent.value, headers)
+
+        rows = tester.test(0, [again(0, 0), again(1, 1), again(2, 0), again(3, 1)])
+        self.assertEqual(tuple(rows[-1])[6:], (2, 0, 0))
+        tester.test(0, [again(4, 1), again(5, 2)])
+        self.assertEqual(self.stored(tester, "word-counts"), {"a": 2, "b": 1})
+        plain = ROW(0, topic, 0, 6, 5, b"b", INTEGER.encode(4), None)
+        tester.test(0, [plain])
+        self.assertEqual(self.stored(tester, "word-counts"), {"a": 2, "b": 5})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from argparse import Namespace
+from collections.abc import Callable
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 MODULES = ("pyspark", "google.protobuf", "pyarrow", "pandas")
 """What the extra C{spark} installs, and the engine needs."""
+
+PURGE_MS = 30_000
+"""Between two deletions of what is handled from repartition topics."""
 
 RETRY_SECONDS = 1
 """Between two looks for inputs that are missing."""
@@ -69,7 +73,7 @@ async def runOnSpark(options: Namespace, streams: Streams) -> int:
         await admin.close()
     names = ", ".join(job.name for job in options.jobs)
     streams.say(f"runs job {names} on Spark, with its state in {options.taskSettings.stateDir}")
-    running = _RunningQueries(options, place, taskCounts)
+    running = _RunningQueries(options, place, taskCounts, streams.reactor.seconds)
     progress = TaskProgress(streams, lambda: [running.report])
     worker = ThreadPoolWorker(streams.reactor, "spark", 1)
     worker.start()
@@ -103,11 +107,18 @@ class _RunningQueries:
     @ivar isStopped: set to end all.
     """
 
-    def __init__(self, options: Namespace, place: JobPlace, taskCounts: list[int]) -> None:
+    def __init__(
+        self,
+        options: Namespace,
+        place: JobPlace,
+        taskCounts: list[int],
+        clock: Callable[[], float],
+    ) -> None:
         self.report = ContainerReport(sum(taskCounts))
         self.isStopped = Event()
         self._options = options
         self._place = place
+        self._clock = clock
         self._taskCounts = taskCounts
 
     def run(self) -> None:
@@ -126,7 +137,13 @@ class _RunningQueries:
             ]
             for each in queries:
                 each.start(isUntilEnd=not options.follow)
-            waitForAll(queries, self.isStopped.is_set, lambda: self._show(queries))
+            waitForAll(
+                queries,
+                self.isStopped.is_set,
+                lambda: self._show(queries),
+                PURGE_MS,
+                self._clock,
+            )
 
     def _show(self, queries: list[JobQuery]) -> None:
         done = [each.progress() for each in queries]
