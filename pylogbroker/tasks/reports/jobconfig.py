@@ -19,6 +19,7 @@ from pylogbroker.tasks.job import DEAD_LETTER, Job
 from pylogbroker.tasks.reports.jsondocument import decodeDocument, encodeDocument
 from pylogbroker.tasks.serdes import BYTES
 from pylogbroker.tasks.streams.steps import PlanStep
+from pylogbroker.tasks.streams.stores import STREAM_TIMES
 
 INPUT, OUTPUT, CHANGELOG, DEAD_LETTERS = "input", "output", "changelog", "dead letters"
 BROADCAST = "broadcast input"
@@ -174,7 +175,7 @@ def _plannedStep(job: Job, step: PlanStep) -> PlannedStep:
         tuple(each.name for each in step.parents),
         written.get(step.reads, step.reads) or None,
         written.get(step.writes, step.writes) or None,
-        step.stores,
+        (*step.stores, STREAM_TIMES) if step.isTimed else step.stores,
     )
 
 

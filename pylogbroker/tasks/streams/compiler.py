@@ -216,7 +216,7 @@ def _storesOf(step: PlanStep, engine: str) -> list[Store]:
 
 
 def _streamTimesOf(steps: Iterable[PlanStep], engine: str) -> list[Store]:
-    if any(isinstance(step, WindowedAggregation | WindowJoin) for step in steps):
+    if any(step.isTimed for step in steps):
         return [Store(STREAM_TIMES, STRING, StreamTimeSerde(), engine=engine)]
     return []
 

@@ -46,6 +46,9 @@ class PlanStep:
     isKeyed: ClassVar[bool] = False
     """Whether messages of one key must reach one task."""
 
+    isTimed: ClassVar[bool] = False
+    """Whether it keeps its stream time."""
+
     parents: tuple[PlanStep, ...] = ()
     key: Serde | None = None
     message: Serde | None = None
@@ -262,6 +265,7 @@ class WindowedAggregation(Aggregation):
     @ivar lateTopic: where late messages go; empty: nowhere.
     """
 
+    isTimed: ClassVar[bool] = True
     window: AggregationWindow
     merger: Callable[[Any, Any, Any], Any] | None = None
     emit: str = ON_CHANGE
@@ -310,6 +314,7 @@ class WindowJoin(JoinStep):
     @ivar window: how near.
     """
 
+    isTimed: ClassVar[bool] = True
     window: JoinWindow
 
     @property

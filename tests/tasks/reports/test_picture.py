@@ -50,6 +50,9 @@ class GraphTests(SynchronousTestCase):
                 PictureEdge(again, "step v counts"),
                 PictureEdge("step v counts", "topic late"),
                 PictureEdge("step v counts", "topic v-counts-changelog", "counts, memory"),
+                PictureEdge(
+                    "step v counts", "topic v-stream-times-changelog", "stream-times, memory"
+                ),
                 PictureEdge("step v counts", "step v changes"),
                 PictureEdge("step v changes", "step v to"),
                 PictureEdge("step v to", "topic out"),

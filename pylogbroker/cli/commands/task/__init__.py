@@ -134,7 +134,7 @@ examples:
   pylogbroker task plan job.py
   pylogbroker task plan job.py --bootstrap-server log1:9092
   pylogbroker task plan job.py --all
-  pylogbroker task plan job.py --svg > job.svg
+  pylogbroker task plan job.py --svg
   pylogbroker task plan --all --bootstrap-server log1:9092
 
 With --bootstrap-server partitions and tasks are counted; nothing is created. Without files, the
