@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,25 +218,40 @@ class StreamContainerTests(TestCase):
 
     def test_log(self) -> Deferred[None]:
         """They send what they send to the test driver."""
-        return Deferred.fromCoroutine(self._runAll())
+        return Deferred.fromCoroutine(self._runAll([LOG]))
 
-    async def _runAll(self) -> None:
+    def test_restarted(self) -> Deferred[None]:
+        """So they do when they end and begin again behind each line, with exactly once."""
+        lines = [[line] for line in LOG]
+        return Deferred.fromCoroutine(
+            self._runAll(lines, {"processing.guarantee": "exactly_once_v2"})
+        )
+
+    async def _runAll(
+        self, parts: Sequence[Sequence[str]], settings: Mapping[str, str] | None = None
+    ) -> None:
         servers = self.broker.bootstrapServers
         accounts = [
             (user, None if account is None else json.dumps(account).encode())
             for user, account in ACCOUNTS
         ]
+        given = {
+            "bootstrap.servers": servers,
+            "state.dir": os.path.abspath(self.mktemp()),
+            **(settings or {}),
+        }
         await publish(reactor, servers, "accounts", accounts)
-        await publish(reactor, servers, "ssh-log", [(None, line.encode()) for line in LOG])
-        settings = {"bootstrap.servers": servers, "state.dir": os.path.abspath(self.mktemp())}
+        for lines in parts:
+            await publish(reactor, servers, "ssh-log", [(None, line.encode()) for line in lines])
+            for name in STREAM_EXAMPLES:
+                container = TaskContainer(reactor, streamJob(name), given, isUntilEnd=True)
+                self.addCleanup(container.stop)
+                await container.run()
         for name, wanted in STREAM_EXAMPLES.items():
-            job = streamJob(name)
-            container = TaskContainer(reactor, job, settings, isUntilEnd=True)
-            self.addCleanup(container.stop)
-            await container.run()
+            topic = streamJob(name).outputs[0].topic
             found = [
                 ((each.key or b"").decode(), json.loads(each.value or b""))
-                for each in await readAll(reactor, servers, job.outputs[0].topic)
+                for each in await readAll(reactor, servers, topic)
             ]
             self.assertEqual(found, wanted)
 
