@@ -5,7 +5,7 @@ serve them, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pylogbroker.metrics.exposition import Family, Sample, families
@@ -13,6 +13,7 @@ from pylogbroker.metrics.exposition import Family, Sample, families
 _CONTAINER_FIGURES = (
     ("tasks", "taskCount", "Tasks that the container has."),
     ("restoring_stores", "restoringCount", "Stores that are being restored."),
+    ("standby_tasks", "standbyCount", "Tasks whose state it follows as a stand-by."),
     (
         "handled_messages_total",
         "handledCount",
@@ -63,6 +64,16 @@ class TaskFigures(Protocol):
     def counters(self) -> Mapping[str, int]: ...
 
 
+class StandbyFigures(Protocol):
+    """A stand-by task; a container's C{StandbyStatus} is such."""
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def lag(self) -> int | None: ...
+
+
 class ContainerFigures(Protocol):
     """A container; a C{TaskContainer} is such. Counts are totals since its start."""
 
@@ -80,6 +91,8 @@ class ContainerFigures(Protocol):
 
     def status(self) -> Iterable[TaskFigures]: ...
 
+    def standbys(self) -> Sequence[StandbyFigures]: ...
+
     def restoring(self) -> list[str]: ...
 
 
@@ -93,6 +106,7 @@ def containerFamilies(job: str, container: ContainerFigures) -> list[Family]:
     values = {
         "taskCount": len(tasks),
         "restoringCount": len(container.restoring()),
+        "standbyCount": len(container.standbys()),
         "handledCount": container.handledCount,
         "failedCount": container.failedCount,
         "commitCount": container.commitCount,
@@ -114,6 +128,11 @@ def containerFamilies(job: str, container: ContainerFigures) -> list[Family]:
         for each in tasks
         for name, size in each.storeSizes.items()
     ]
+    lags = [
+        Sample(each.lag, {"job": job, "task": str(each.partition)})
+        for each in container.standbys()
+        if each.lag is not None
+    ]
     counts = [
         Sample(count, {"job": job, "task": str(each.partition), "counter": name})
         for each in tasks
@@ -126,6 +145,11 @@ def containerFamilies(job: str, container: ContainerFigures) -> list[Family]:
             "pylogbroker_task_store_bytes",
             "Bytes of a store on the disk, about; of one in memory there.",
             sizes,
+        ),
+        Family(
+            "pylogbroker_task_standby_lag_changes",
+            "Changes of its stores that a stand-by lacks.",
+            lags,
         ),
         Family(
             "pylogbroker_task_counter_total",

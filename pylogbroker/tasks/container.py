@@ -40,7 +40,12 @@ from twisted.python.failure import Failure
 from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.routing import checkAll
 from pylogbroker.client.kafka.admin.topics import LATEST
-from pylogbroker.cluster.kafka.taskassignor import TaskAssignor, TaskState
+from pylogbroker.cluster.kafka.taskassignor import (
+    FOLDER_ID_SIZE,
+    TaskAssignor,
+    TaskStandbys,
+    TaskState,
+)
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
@@ -63,11 +68,12 @@ from pylogbroker.tasks.inputs.ends import InputEnds, placesOf
 from pylogbroker.tasks.inputs.purger import RepartitionPurger
 from pylogbroker.tasks.inputs.queues import InputQueues, byPartition
 from pylogbroker.tasks.inputs.taskinputs import TaskInputs, ranksOf
-from pylogbroker.tasks.job import Job, Store
+from pylogbroker.tasks.job import ROCKSDB, Job, Store
 from pylogbroker.tasks.outputcommitter import OutputCommitter
 from pylogbroker.tasks.reports.reporter import TaskReporter
 from pylogbroker.tasks.restorer import ChangelogRestorer, RestoreProgress
-from pylogbroker.tasks.state.engines import IStoreEngine
+from pylogbroker.tasks.standby import StandbyStatus, StandbyTasks
+from pylogbroker.tasks.state.engines import IStoreEngine, closeEngines
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.tasks.state.statedirectory import IStateDirectory, StateDirectory
 from pylogbroker.tasks.taskinstance import TaskInstance
@@ -79,6 +85,9 @@ RESTORE_COUNT_MAX = 8
 
 RETRY_SECONDS = 1
 """Between two looks for topics that are missing."""
+
+LOCK_RETRY_SECONDS = 0.1
+"""Between two attempts to open a store that another container has."""
 
 END_CHECK_MS = 50
 """How often a container that ends at the end of its inputs looks whether it is there."""
@@ -222,11 +231,15 @@ class TaskContainer:
         self._turn = 0  # of the task that gets messages first
         self._commitAtMs = self._windowAtMs = 0.0
         isIdOwn = not containerId
+        self._engines = {each.engine for each in job.stores}
+        self._standbyCount = settings.numStandbyReplicas if job.stores else 0
         containerId = containerId or f"{int(random() * 2**48):012x}"
         self._consumer = KafkaConsumer(
             reactor,
             settings.forConsumer(job.name, _logWarning),
-            assignor=TaskAssignor(self._taskState),
+            assignor=TaskAssignor(
+                self._taskState, self._standbyCount, lambda *given: self._follow(*given)
+            ),
             random=random,
         )
         transactionalId = f"{job.name}-{containerId}" if settings.isExactlyOnce else None
@@ -246,6 +259,10 @@ class TaskContainer:
         )
         self._topics: JobTopics | None = None
         self._restorer: ChangelogRestorer | None = None
+        self._standbys: StandbyTasks | None = None
+        self._folderId = b""
+        self._leaving: set[int] = set()  # given up since the last assignment, with their state
+        self._left: set[int] = set()  # given up before it
 
     def __repr__(self) -> str:
         return f"<TaskContainer of {self.job.name}, {len(self._tasks)} tasks>"
@@ -350,6 +367,8 @@ class TaskContainer:
             self._topics.topicIds,
             self._random,
         )
+        if self._standbyCount:
+            await self._prepareStandbys(self._topics, self._restorer)
         if self._isUntilEnd:
             self._ends = InputEnds(self._admin, self._consumer, self._topics)
             await self._ends.find()
@@ -362,6 +381,28 @@ class TaskContainer:
         self._windowAtMs = now + self.job.windowMs
         topics = self._topics
         self._reporter.start({**topics.inputs, **topics.broadcasts, **topics.repartitions})
+
+    async def _prepareStandbys(self, topics: JobTopics, restorer: ChangelogRestorer) -> None:
+        newId = bytes(int(self._random() * 255) + 1 for _ in range(FOLDER_ID_SIZE))
+        self._folderId = (
+            await self._worker.submit(partial(self._stateDirectory.folderId, newId))
+            if ROCKSDB in self._engines
+            else newId
+        )
+        self._standbys = StandbyTasks(
+            self._reactor,
+            self.job,
+            topics,
+            self.settings.forConsumer(None, _logWarning),
+            self._admin,
+            self._worker,
+            restorer,
+            self._open,
+            lambda: bool(self._lock.locked),
+            self.settings.acceptableRecoveryLag,
+            self._consumer.enforceRebalance,
+            self._random,
+        )
 
     def _nowMs(self) -> float:
         return float(self._reactor.seconds() * 1000)
@@ -389,6 +430,8 @@ class TaskContainer:
                 await self._attempt(self._commit())
             await self._attempt(self._committer.abort(isEnd=True))
             await self._attempt(self._closeTasks(list(self._tasks.values())))
+            if self._standbys is not None:
+                await self._attempt(self._standbys.close())
         finally:
             self._lock.release()
         if self._purger is not None:
@@ -683,7 +726,18 @@ class TaskContainer:
 
     def _taskState(self) -> TaskState:
         """What it tells the leader of its group."""
-        return TaskState(onDisk=frozenset(self._stateDirectory.tasks()))
+        onDisk = frozenset(self._stateDirectory.tasks())
+        if self._standbys is None:
+            return TaskState(onDisk=onDisk)
+        running = {each.partition for each in self._instances()}
+        current = self._standbys.current().union(running, self._left)
+        return TaskState(self._folderId, current, onDisk)
+
+    def _follow(self, owned: Collection[int], standbys: TaskStandbys) -> None:
+        """An assignment: what it has given up for it is up to date, as long as it is new."""
+        self._left, self._leaving = self._leaving, set()
+        if self._standbys is not None:
+            self._standbys.follow(owned, standbys)
 
     def _startTasks(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.pause(partitions)
@@ -764,8 +818,12 @@ class TaskContainer:
     ) -> dict[str, KeyValueStore[Any, Any]]:
         stores: dict[str, KeyValueStore[Any, Any]] = {}
         cacheSize = self.settings.statestoreCacheMaxBytes
+        if self._standbys is not None:
+            task.engines.update(await self._standbys.release(task.number))
         for store in self.job.stores:
-            engine = await self._open(task, store)
+            engine = task.engines.get(store.name)
+            if engine is None:
+                engine = await self._open(task.number, store, task.engines)
             place = TopicPartition(self.job.changelogOf(store), task.number)
             await restorer.restore(place, engine)
             made = stores[store.name] = KeyValueStore[Any, Any](
@@ -779,15 +837,18 @@ class TaskContainer:
         share = self.settings.statestoreCacheMaxBytes // self._topics.taskCount
         return max(share, UNSETTLED_MIN)
 
-    async def _open(self, task: _Task, store: Store) -> IStoreEngine:
+    async def _open(
+        self, number: int, store: Store, engines: dict[str, IStoreEngine]
+    ) -> IStoreEngine:
         """
-        Open a store. One that another container has still is waited for: it does not know yet that
-        it has lost the task.
+        Open a store of a task. One that another container has still is waited for: it does not know
+        yet that it has lost the task.
+
+        @param engines: gets the engine, by the store's name.
         """
 
         def make() -> IStoreEngine:
-            made = self._stateDirectory.open(task.number, store, retentionMs)
-            task.engines[store.name] = made
+            made = engines[store.name] = self._stateDirectory.open(number, store, retentionMs)
             return made
 
         assert self._topics is not None
@@ -800,7 +861,7 @@ class TaskContainer:
                 if not isSaid:
                     log.info("Job {job} waits: {error}", job=self.job.name, error=error)
                     isSaid = True
-            await deferLater(self._reactor, RETRY_SECONDS)
+            await deferLater(self._reactor, LOCK_RETRY_SECONDS)
 
     def _leftOut(self, failure: TaskFailedError) -> None:
         """Called on the worker's thread, where logging is allowed."""
@@ -824,7 +885,7 @@ class TaskContainer:
                     self._fail(error)
             await task.inputs.close()
             # Behind whatever its start has under way on the same worker.
-            await self._worker.submit(partial(_closeEngines, task))
+            await self._worker.submit(partial(closeEngines, task.engines))
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions go to another container: commit, and close their tasks."""
@@ -833,6 +894,12 @@ class TaskContainer:
             try:
                 if self._failure is None:
                     await self._commit()
+                    if self._engines == {ROCKSDB}:
+                        self._leaving.update(
+                            each.partition
+                            for each in self._instances()
+                            if self._tasks[each.partition].partitions.issubset(partitions)
+                        )
             finally:
                 await self._drop(partitions)
 
@@ -923,6 +990,10 @@ class TaskContainer:
         """Changes that were read from changelogs."""
         return 0 if self._restorer is None else self._restorer.restoredCount
 
+    def standbys(self) -> list[StandbyStatus]:
+        """Its stand-by tasks, in order."""
+        return [] if self._standbys is None else self._standbys.status()
+
     def restores(self) -> list[RestoreProgress]:
         """How far stores are restored that are not ready yet."""
         return [] if self._restorer is None else list(self._restorer.restoring)
@@ -966,12 +1037,6 @@ async def _processAsync(groups: Iterable[_Group], isDue: Callable[[], bool]) -> 
         group.next = await group.instance.processAsync(group.records, group.next, isDue)
         if not group.isDone:
             return
-
-
-def _closeEngines(task: _Task) -> None:
-    for engine in task.engines.values():
-        engine.close()
-    task.engines.clear()
 
 
 def _logWarning(message: str) -> None:

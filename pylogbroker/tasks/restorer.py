@@ -1,5 +1,6 @@
 """
-Stores from their changelogs. A module of its own, since nothing else reads changelogs.
+Stores from their changelogs, at the start of a task. A module of its own, since a container is long
+enough without it.
 
 What must be true:
 
@@ -82,12 +83,13 @@ class ChangelogRestorer:
         self._topicIds = topicIds
         self._random = random
 
-    async def restore(self, place: TopicPartition, engine: IStoreEngine) -> None:
+    async def begin(self, place: TopicPartition, engine: IStoreEngine) -> tuple[int, int]:
         """
-        Bring a store to the end of its changelog.
+        Look where a store is in its changelog, and empty it if it is in another one.
 
+        @return: the offset of the first change that it lacks, and the changelog's end.
         @raise StorageError: the engine cannot be written.
-        @raise PylogbrokerError: the changelog cannot be read.
+        @raise PylogbrokerError: no broker tells where the changelog begins and ends.
         """
         ends = checkAll(await self._admin.listOffsets({place: LATEST}))
         starts = checkAll(await self._admin.listOffsets({place: EARLIEST}))
@@ -111,6 +113,17 @@ class ChangelogRestorer:
             await self._worker.submit(engine.clear)
         elif mark is not None:
             start = mark.offset
+        return start, end
+
+    async def restore(self, place: TopicPartition, engine: IStoreEngine) -> None:
+        """
+        Bring a store to the end of its changelog.
+
+        @raise StorageError: the engine cannot be written.
+        @raise PylogbrokerError: the changelog cannot be read.
+        """
+        start, end = await self.begin(place, engine)
+        topicId = self._topicIds[place.topic]
         if start >= end:
             return
         progress = RestoreProgress(place, start, end)

@@ -298,7 +298,7 @@ class ProgressTests(CommandCase):
     """What people see meanwhile."""
 
     REPORTS = (
-        ContainerReport(2, 1_500, 0, 2, ("s-0: 1 of 2", "t-1: 3 of 9")),
+        ContainerReport(2, 1_500, 0, 2, ("s-0: 1 of 2", "t-1: 3 of 9"), False, 2, 1_200),
         ContainerReport(1, 600, 3),
     )
 
@@ -332,8 +332,8 @@ class ProgressTests(CommandCase):
         for _second in range(150):
             clock.advance(1)
         line = (
-            "3 tasks, 2,100 messages handled, 3 left out, restoring 2 stores"
-            " (s-0: 1 of 2; t-1: 3 of 9)"
+            "3 tasks, 2 stand-bys (1,200 changes behind), 2,100 messages handled, 3 left out,"
+            " restoring 2 stores (s-0: 1 of 2; t-1: 3 of 9)"
         )
         self.assertEqual(errors.getvalue().splitlines(), [line])
         made.stop()

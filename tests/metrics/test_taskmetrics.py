@@ -26,6 +26,13 @@ class Task(NamedTuple):
     counters: dict[str, int]
 
 
+class Standby(NamedTuple):
+    """A stand-by's figures."""
+
+    partition: int
+    lag: int | None
+
+
 class Container:
     """A container's figures."""
 
@@ -36,6 +43,9 @@ class Container:
             Task(0, "running", 7, 1, {"s": 90, "t": 0}, {"late": 3}),
             Task(2, "starting", 0, 0, {}, {}),
         ]
+
+    def standbys(self) -> list[Standby]:
+        return [Standby(1, 6), Standby(3, None)]
 
     def restoring(self) -> list[str]:
         return ["j-s-changelog-2: 1 of 2"]
@@ -55,6 +65,7 @@ class TaskFiguresTests(SynchronousTestCase):
             [
                 'pylogbroker_container_tasks{job="j"} 2',
                 'pylogbroker_container_restoring_stores{job="j"} 1',
+                'pylogbroker_container_standby_tasks{job="j"} 2',
                 'pylogbroker_container_handled_messages_total{job="j"} 10',
                 'pylogbroker_container_failed_messages_total{job="j"} 3',
                 'pylogbroker_container_commits_total{job="j"} 4',
@@ -67,6 +78,7 @@ class TaskFiguresTests(SynchronousTestCase):
                 'pylogbroker_task_failed_messages_total{job="j",task="2"} 0',
                 'pylogbroker_task_store_bytes{job="j",task="0",store="s"} 90',
                 'pylogbroker_task_store_bytes{job="j",task="0",store="t"} 0',
+                'pylogbroker_task_standby_lag_changes{job="j",task="1"} 6',
                 'pylogbroker_task_counter_total{job="j",task="0",counter="late"} 3',
             ],
         )

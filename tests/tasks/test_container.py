@@ -102,6 +102,11 @@ class ContainerCase(TestCase):
         async with AdminClient(reactor, KafkaAdminSettings.fromProperties(settings)) as admin:
             checkAll(await admin.createTopics([NewTopic(name, count, configs=given)]))
 
+    async def administer(self, work: Any) -> None:
+        settings = {"bootstrap.servers": self.broker.bootstrapServers}
+        async with AdminClient(reactor, KafkaAdminSettings.fromProperties(settings)) as admin:
+            checkAll(await work(admin))
+
     async def positions(self, group: str, topic: str) -> dict[int, int]:
         places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         found = await committedOffsets(reactor, self.broker.bootstrapServers, group, places)
@@ -355,16 +360,11 @@ class StoreTests(ContainerCase):
     def folder(self) -> Path:
         return Path(self.stateDir, "count-words", "0", "word-counts")
 
-    async def _admin(self, work: Any) -> None:
-        settings = {"bootstrap.servers": self.broker.bootstrapServers}
-        async with AdminClient(reactor, KafkaAdminSettings.fromProperties(settings)) as admin:
-            checkAll(await work(admin))
-
     @asTest
     async def test_otherChangelog(self) -> None:
         """A store of a changelog that was deleted, and created anew, begins empty."""
         await self._begin()
-        await self._admin(lambda admin: admin.deleteTopics(["word-counts"]))
+        await self.administer(lambda admin: admin.deleteTopics(["word-counts"]))
         await self.publish("words", "a")
         with capturedLogs() as events:
             await self.make(countWords(ROCKSDB)).run()
@@ -381,9 +381,9 @@ class StoreTests(ContainerCase):
         topic = ConfigResource(ResourceKind.TOPIC, "word-counts")
         for policy in ("delete", "compact"):
             configs = {topic: {"cleanup.policy": policy}}
-            await self._admin(lambda admin, configs=configs: admin.alterConfigs(configs))
+            await self.administer(lambda admin, configs=configs: admin.alterConfigs(configs))
             if policy == "delete":
-                await self._admin(lambda admin: admin.deleteRecords({place: 3}))
+                await self.administer(lambda admin: admin.deleteRecords({place: 3}))
         await self.publish("words", "a")
         with capturedLogs() as events:
             await self.make(countWords(ROCKSDB)).run()

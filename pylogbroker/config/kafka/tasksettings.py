@@ -75,6 +75,20 @@ class KafkaTaskSettings(KafkaClientSettings):
         "Bytes that the tasks of a container may write to stores, and send, before they are "
         "committed; and again of what is kept to be read again.",
     )
+    numStandbyReplicas = ConfigKey(
+        "num.standby.replicas",
+        NOT_NEGATIVE,
+        "0",
+        "Stand-by copies of each task's stores, in containers with other folders of stores. With "
+        "them a task moves only to a container that has its state. All containers of a job have "
+        "the same number.",
+    )
+    acceptableRecoveryLag = ConfigKey(
+        "acceptable.recovery.lag",
+        NOT_NEGATIVE,
+        "10000",
+        "Changes that a stand-by copy may lack at most when it counts as up to date.",
+    )
     maxPollRecords = ConfigKey(
         "max.poll.records", POSITIVE, "500", "Messages that are taken from the consumer at a time."
     )

@@ -22,6 +22,8 @@ class ContainerReport(NamedTuple):
     @ivar restoringCount: stores that are being restored.
     @ivar restoring: how far the first of them are, for people.
     @ivar isFinal: whether it has failed as each other container would.
+    @ivar standbyCount: tasks that it follows.
+    @ivar standbyLag: changes that these lack.
     """
 
     taskCount: int = 0
@@ -30,17 +32,22 @@ class ContainerReport(NamedTuple):
     restoringCount: int = 0
     restoring: tuple[str, ...] = ()
     isFinal: bool = False
+    standbyCount: int = 0
+    standbyLag: int = 0
 
     @classmethod
     def of(cls, container: TaskContainer) -> Self:
         """What a container is doing."""
         restoring = container.restoring()
+        standbys = container.standbys()
         return cls(
             len(container.status()),
             container.handledCount,
             container.failedCount,
             len(restoring),
             tuple(restoring[:RESTORING_COUNT_MAX]),
+            standbyCount=len(standbys),
+            standbyLag=sum(each.lag or 0 for each in standbys),
         )
 
     def encode(self) -> bytes:
@@ -51,8 +58,9 @@ class ContainerReport(NamedTuple):
     def decode(cls, line: bytes) -> Self:
         """@raise ValueError: it is none."""
         try:
-            tasks, handled, failed, count, restoring, isFinal = json.loads(line)
+            tasks, handled, failed, count, restoring, isFinal, standbys, lag = json.loads(line)
             texts = tuple(map(str, restoring))
-            return cls(int(tasks), int(handled), int(failed), int(count), texts, bool(isFinal))
+            counts = int(tasks), int(handled), int(failed), int(count)
+            return cls(*counts, texts, bool(isFinal), int(standbys), int(lag))
         except TypeError as error:
             raise ValueError(f"no report of a container: {error}") from error

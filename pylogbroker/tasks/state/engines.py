@@ -66,3 +66,10 @@ class IStoreEngine(Protocol):
 
     def close(self) -> None:
         """Release the files; a second call does nothing."""
+
+
+def closeEngines(engines: dict[str, IStoreEngine]) -> None:
+    """Close them all, by name, and forget them. Blocks."""
+    for engine in engines.values():
+        engine.close()
+    engines.clear()

@@ -9,6 +9,7 @@ another disk than the machine's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,15 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
+from pylogbroker.cluster.kafka.taskassignor import FOLDER_ID_SIZE
+from pylogbroker.storage.files import storageError
 from pylogbroker.tasks.job import ROCKSDB, Store
 from pylogbroker.tasks.state.engines import IStoreEngine
 from pylogbroker.tasks.state.memoryengine import MemoryEngine
 from pylogbroker.tasks.state.rocksdbengine import RocksDbEngine
+
+FOLDER_ID = "folder-id"
+"""The file that names a job's folder, so that containers know whether they share it."""
 
 log = Logger()
 
@@ -29,6 +35,14 @@ class IStateDirectory(Protocol):
 
     def tasks(self) -> Iterable[int]:
         """The tasks that have something there."""
+
+    def folderId(self, newId: bytes) -> bytes:
+        """
+        What names it: containers that share it get the same. Blocks.
+
+        @param newId: L{FOLDER_ID_SIZE} bytes by lot, for one that has no name yet.
+        @raise StorageError: the file cannot be read or written.
+        """
 
     def open(self, task: int, store: Store, retentionMs: int) -> IStoreEngine:
         """
@@ -58,6 +72,23 @@ class StateDirectory:
         except OSError:  # there is none yet
             return []
 
+    def folderId(self, newId: bytes) -> bytes:
+        """See the interface."""
+        path, new = self._path / FOLDER_ID, self._path / f"{FOLDER_ID}.{newId.hex()}"
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            if _folderIdIn(path) is None:  # missing, or cut when the power was
+                path.unlink(missing_ok=True)
+                new.write_text(newId.hex(), encoding="ascii")
+                try:
+                    os.link(new, path)  # whole, unless another container has come first
+                except FileExistsError:
+                    pass
+                new.unlink()
+            return _folderIdIn(path) or newId
+        except OSError as error:
+            raise storageError(str(path), "read", error) from error
+
     def open(self, task: int, store: Store, retentionMs: int) -> IStoreEngine:
         """See the interface."""
         if store.engine != ROCKSDB:
@@ -72,6 +103,14 @@ class StateDirectory:
                 made.close()
                 raise
         return made
+
+
+def _folderIdIn(path: Path) -> bytes | None:
+    try:
+        found = bytes.fromhex(path.read_text(encoding="ascii", errors="replace"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if len(found) == FOLDER_ID_SIZE else None
 
 
 def _newestFileMs(folder: Path) -> float:

@@ -520,7 +520,7 @@ class StandbyTests(SynchronousTestCase):
             else:
                 group.workers.pop(sorted(group.workers)[which % len(group.workers)])
             held = {(each.folder, task) for each in group.workers.values() for task in each.current}
-            self.assertLessEqual(group.settle(isFollowing=False), 3)
+            self.assertLessEqual(group.settle(isFollowing=False), 6)
             owners = {(each.folder, task) for each in group.workers.values() for task in each.owned}
             self.assertEqual({task for _, task in held}, {task for _, task in held & owners})
             self._checkFolders(group)

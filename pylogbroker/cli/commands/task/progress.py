@@ -67,6 +67,10 @@ def _described(reports: Sequence[ContainerReport]) -> str:
     failedCount = sum(each.failedCount for each in reports)
     restoringCount = sum(each.restoringCount for each in reports)
     text = f"{formatCount(handledCount, 'message')} handled"
+    standbyCount = sum(each.standbyCount for each in reports)
+    standbyLag = sum(each.standbyLag for each in reports)
+    if standbyCount:
+        text = f"{formatCount(standbyCount, 'stand-by')} ({standbyLag:,} changes behind), {text}"
     if taskCount:
         text = f"{formatCount(taskCount, 'task')}, {text}"
     if failedCount:

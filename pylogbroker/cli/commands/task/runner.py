@@ -195,6 +195,8 @@ class RunningContainers:
             sum(each.restoringCount for each in reports),
             tuple(text for each in reports for text in each.restoring),
             self.isFinal,
+            sum(each.standbyCount for each in reports),
+            sum(each.standbyLag for each in reports),
         )
 
 
