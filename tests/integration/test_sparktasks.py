@@ -5,10 +5,12 @@ Jobs on Spark: a real session, a real broker, and the same jobs in a container b
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from pylogbroker.spark.kafka.options import KafkaSinkOptions
 from pylogbroker.spark.kafka.sink import KafkaTaskWriter
 from pylogbroker.spark.tasks.jobquery import JobPlace, JobQuery
 from pylogbroker.spark.tasks.processor import stateNameOf
-from pylogbroker.tasks.job import Job, loadJobs
+from pylogbroker.tasks.job import Input, Job, loadJobs
 from pylogbroker.tasks.serdes import INTEGER, STRING
 from pylogbroker.tasks.state.rocksdbengine import RocksDbEngine
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
@@ -179,6 +181,93 @@ class WordCountTests(SparkTaskCase):
         self.assertEqual(len(self.messages(topic)), truth.total())
         query.purge()
         self.assertEqual(self.messages(topic), [])
+
+
+def sshLog() -> list[str]:
+    """Failed logins of some addresses, in the order of time, with pauses."""
+    chance = random.Random(3)
+    at, lines = datetime(2025, 12, 10, tzinfo=UTC), []
+    for number in range(60):
+        at += timedelta(seconds=chance.choice([1, 5, 50, 700]))
+        user, address = chance.choice("abc"), chance.choice(["10.0.0.1", "10.0.0.2"])
+        head = f"{at:%b %d %H:%M:%S} host sshd[{number // 3}]: "
+        lines.append(f"{head}Invalid user {user} from {address}")
+        if chance.random() < 0.7:
+            lines.append(f"{head}Failed password for invalid user {user} from {address} port 1")
+    return lines
+
+
+class StreamTests(SparkTaskCase):
+    """Jobs of the high-level API, as they stand in their files."""
+
+    def assertSame(self, name: str, output: str) -> None:
+        """
+        Run a job on both engines: outputs are the same sets, the changelogs have the same last
+        values, and these are what Spark's state has.
+        """
+        file = WORD_COUNT.with_name(name.replace("-", "") + ".py")
+        self.inContainer(file, name)
+        job = loadJobs(str(file))[name]
+        onSpark = job.renamed("on-spark")
+        with KafkaSinkOptions.fromOptions(self.servers).cluster() as cluster:
+            for each in onSpark.repartitions:
+                cluster.partitions(onSpark.repartitionTopicOf(each), isCreating=True)
+        query = self.onSpark(onSpark)
+        sent = self.messages(output)
+        self.assertGreater(len(sent), 5)
+        self.assertEqual(Counter(self.messages(f"{output}.on-spark")), Counter(sent))
+        for store in job.stores:
+            last = dict(self.messages(job.changelogOf(store)))
+            self.assertEqual(dict(self.messages(onSpark.changelogOf(store))), last)
+            kept = {key: value for key, value in last.items() if value is not None}
+            self.assertEqual(self.storedBy(query, store.name), kept)
+
+    def test_sessions(self) -> None:
+        """Session windows behind a repartition."""
+        self.produce("ssh-log", [(None, line.encode()) for line in sshLog()])
+        self.assertSame("ssh-attackers", "ssh-attackers")
+
+    def test_streamTableJoin(self) -> None:
+        """The table is whole before the first message of the stream."""
+        self.produce("ssh-log", [(None, line.encode()) for line in sshLog()])
+        owners = [("a", b'{"owner":"ann"}'), ("b", b'{"owner":"ben"}'), ("a", b'{"owner":"al"}')]
+        self.produce("accounts", owners)
+        self.assertSame("account-attacks", "account-attacks")
+        found = [
+            value
+            for _, value in self.messages("account-attacks")
+            if b'"owner":"al"' in (value or b"")
+        ]
+        self.assertGreater(len(found), 5)
+
+    def test_windowJoin(self) -> None:
+        """Pairs within a minute, and messages that found none."""
+        self.produce("ssh-log", [(None, line.encode()) for line in sshLog()])
+        self.assertSame("ssh-funnel", "ssh-funnel")
+
+
+class BroadcastTests(SparkTaskCase):
+    """Inputs that each task reads whole."""
+
+    def test_broadcast(self) -> None:
+        """Each task has each message of it, of all partitions, before any of the other input."""
+        job = countWords(
+            inputs=[
+                Input("words", STRING, INTEGER),
+                Input("more", STRING, INTEGER, isBootstrap=True, isBroadcast=True),
+            ]
+        )
+        one = INTEGER.encode(1)
+        self.produce("more", [(word, one) for word in ("to", "be", "or")])
+        self.produce("words", [("be", one)])
+        query = self.onSpark(job)
+        self.assertEqual(query.progress().handledCount, 3 * TASK_COUNT + 1)
+        words = Counter(STRING.decode(key or b"") for key, _ in self.messages("word-counts"))
+        self.assertEqual(words, {"to": TASK_COUNT, "be": TASK_COUNT + 1, "or": TASK_COUNT})
+        self.assertEqual(
+            sorted(INTEGER.decode(value or b"") for _, value in self.messages("word-counts")),
+            [1] * 3 * TASK_COUNT + [2],
+        )
 
 
 class CommandTests(CommandCase):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from pylogbroker.protocol.kafka import messages
@@ -36,8 +37,26 @@ def handledUpTo(progress: Any) -> dict[TopicPartition, int]:
     return {place: each.end for place, each in found.items()}
 
 
+def checkpointTopics(checkpoint: str) -> set[str]:
+    """
+    The topics that a query has begun to read. Blocks.
+
+    @param checkpoint: its folder, which need not be there.
+    """
+    folder = Path(checkpoint, "offsets")
+    numbers = [int(each.name) for each in folder.glob("*") if each.name.isdecimal()]
+    if not numbers:
+        return set()
+    last = (folder / str(max(numbers))).read_text(encoding="utf-8").splitlines()[-1]
+    return {place.topic for place in decodeKafkaCheckpoint(json.loads(last))}
+
+
 class InputPositions:
-    """The inputs of a query, and topics that it writes and reads."""
+    """
+    The inputs of a query, and topics that it writes and reads.
+
+    @ivar repartitions: the latter.
+    """
 
     def __init__(self, options: Mapping[str, str], repartitions: Collection[str]) -> None:
         """
@@ -45,7 +64,7 @@ class InputPositions:
         @param repartitions: topics.
         """
         self._options = KafkaSourceOptions.fromOptions(options)
-        self._repartitions = frozenset(repartitions)
+        self.repartitions = frozenset(repartitions)
         self._ends: dict[TopicPartition, int] = {}
         self._purged: dict[TopicPartition, int] = {}
 
@@ -58,7 +77,7 @@ class InputPositions:
                 places = [
                     place
                     for place in selectedPartitions(options, cluster)
-                    if (place.topic in self._repartitions) == ofRepartitions
+                    if (place.topic in self.repartitions) == ofRepartitions
                 ]
                 found = logBounds(options, cluster, places)
             return {
@@ -85,7 +104,7 @@ class InputPositions:
         """
         if any(handled.get(place, -1) < end for place, end in self._ends.items()):
             return False
-        if not self._repartitions:
+        if not self.repartitions:
             return True
         ends = self._found(ofRepartitions=True)
         return all(handled.get(place, -1) >= end for place, end in ends.items())
@@ -99,7 +118,7 @@ class InputPositions:
         wanted = {
             place: offset
             for place, offset in handled.items()
-            if place.topic in self._repartitions and offset > self._purged.get(place, 0)
+            if place.topic in self.repartitions and offset > self._purged.get(place, 0)
         }
         if not wanted:
             return

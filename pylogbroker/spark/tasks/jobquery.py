@@ -25,7 +25,7 @@ from pylogbroker.errors import ConfigurationError, SparkQueryError, describeErro
 from pylogbroker.spark.kafka.options import BOOTSTRAP_SERVERS
 from pylogbroker.spark.loader.jobprogress import reason
 from pylogbroker.spark.options import SUBSCRIBE
-from pylogbroker.spark.tasks.inputpositions import InputPositions, handledUpTo
+from pylogbroker.spark.tasks.inputpositions import InputPositions, checkpointTopics, handledUpTo
 from pylogbroker.spark.tasks.processor import INPUT_COLUMNS, OUTPUT_SCHEMA, TaskProcessor
 from pylogbroker.tasks.job import Job
 
@@ -125,12 +125,6 @@ def checkJob(job: Job) -> None:
             f"job {job.name}: its task has coroutine functions, which await on a reactor; Spark's"
             " workers have none"
         )
-    for each in job.inputs:
-        if each.isBroadcast or each.isBootstrap:
-            kind = "broadcast" if each.isBroadcast else "bootstrapped"
-            raise ConfigurationError(
-                f"job {job.name}: {kind} input {each.topic}: the engine spark cannot do that yet"
-            )
 
 
 class JobQuery:
@@ -147,16 +141,23 @@ class JobQuery:
             to its workers.
         """
         checkJob(job)
+        self._bootstrapped = [each.topic for each in job.inputs if each.isBootstrap]
+        if self._bootstrapped and place.reading.get("startingOffsets") == LATEST:
+            raise ConfigurationError(
+                f"job {job.name}: consumer.{_RESET}={LATEST}: on Spark a job with a bootstrapped"
+                f" input ({', '.join(self._bootstrapped)}) begins at the earliest messages"
+            )
         self.job = job
         self._spark = spark
         self._place = place
         self._taskCount = taskCount
         self._query: Any = None  # the hints of C{awaitTermination} lack parts of a second
-        self._isUntilEnd = False
+        self._isUntilEnd = self._isBootstrapping = self._endsByPosition = False
         self._seenBatch = -1
         self._progress = JobProgress()
         self._repartitions = [job.repartitionTopicOf(each) for each in job.repartitions]
-        self._positions = InputPositions(self._options(), self._repartitions)
+        self._topics = [*(each.topic for each in job.inputs), *self._repartitions]
+        self._positions = InputPositions(self._options(self._topics), self._repartitions)
         self._processor = TaskProcessor(job, place.cacheSize)
         try:
             pickled: Any = cloudpickle
@@ -173,11 +174,22 @@ class JobQuery:
 
     def start(self, isUntilEnd: bool = False) -> None:
         """
-        Begin, or go on from the checkpoint.
+        Begin, or go on from the checkpoint. At the first start a query of the bootstrapped inputs
+        alone comes before that of all, over the same checkpoint, until their present end.
 
         @param isUntilEnd: end with what the inputs have now.
         @raise SparkQueryError: Spark refuses the query.
         """
+        self._isUntilEnd = isUntilEnd
+        others = [each for each in self._topics if each not in self._bootstrapped]
+        begun = checkpointTopics(self.checkpoint)
+        self._isBootstrapping = bool(self._bootstrapped and others) and begun.isdisjoint(others)
+        if self._isBootstrapping:
+            self._begin(self._bootstrapped, isUntilEnd=True)
+        else:
+            self._begin(self._topics, isUntilEnd)
+
+    def _begin(self, topics: list[str], isUntilEnd: bool) -> None:
         settings = {
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB_PROVIDER,
             # A checkpoint keeps this number; a key is a task.
@@ -190,17 +202,20 @@ class JobQuery:
             # Spark looks for the sink in the session of the thread, which this call sets.
             self._spark.createDataFrame([], "nothing int")
             writer = (
-                self._written()
+                self._written(topics)
                 .writeStream.format("pylogbroker")
                 .queryName(self.job.name)
                 .options(**self._place.cluster, **self._place.writing)
                 .option("timestampColumn", "timestamp")
                 .option("checkpointLocation", self.checkpoint)
             )
-            if isUntilEnd and (self.job.windowMs or self.job.repartitions):
-                # A query with timers has no end in this trigger, and what others write to itself is
-                # behind it.
-                self._isUntilEnd = True
+            options = self._options(topics)
+            self._positions = InputPositions(options, [*set(self._repartitions) & set(topics)])
+            # A query with timers has no end in the trigger of what is available now, and what it
+            # writes to itself is behind that end.
+            isOwnEnd = bool(self.job.windowMs or self._positions.repartitions)
+            self._endsByPosition = isUntilEnd and isOwnEnd
+            if self._endsByPosition:
                 self._positions.fixEnds()
             elif isUntilEnd:
                 writer = writer.trigger(availableNow=True)
@@ -214,10 +229,9 @@ class JobQuery:
                 else:
                     self._spark.conf.set(name, value)
 
-    def _options(self) -> dict[str, str]:
+    def _options(self, topics: list[str]) -> dict[str, str]:
         """The source's."""
         most = self._spark.conf.get(MAX_OFFSETS, str(MAX_OFFSETS_DEFAULT))
-        topics = [*(each.topic for each in self.job.inputs), *self._repartitions]
         return {
             "maxOffsetsPerTrigger": str(most),
             **self._place.cluster,
@@ -226,18 +240,24 @@ class JobQuery:
             SUBSCRIBE.key: ",".join(topics),
         }
 
-    def _read(self) -> DataFrame:
-        stream = self._spark.readStream.format("pylogbroker").options(**self._options()).load()
+    def _read(self, topics: list[str]) -> DataFrame:
+        stream = (
+            self._spark.readStream.format("pylogbroker").options(**self._options(topics)).load()
+        )
+        broadcast = [each.topic for each in self.job.inputs if each.isBroadcast]
+        own = sql.array("partition")
+        every = sql.array(*map(sql.lit, range(self._taskCount)))
+        tasks = sql.when(sql.col("topic").isin(broadcast), every).otherwise(own)
         return stream.withColumns(
             {
-                "task": sql.col("partition"),
+                "task": sql.explode(tasks) if broadcast else sql.col("partition"),
                 "timestampMs": sql.unix_millis("timestamp"),
             }
         ).select(*INPUT_COLUMNS)
 
-    def _written(self) -> DataFrame:
+    def _written(self, topics: list[str]) -> DataFrame:
         handled = (
-            self._read()
+            self._read(topics)
             .groupBy("task")
             .transformWithState(
                 self._processor,
@@ -296,15 +316,20 @@ class JobQuery:
             hasEnded = self._query.awaitTermination(seconds)
         except (PySparkException, Py4JError) as error:
             raise self._failure(error) from error
-        if not hasEnded and (self.progress().isShutdownAsked or self._isAtEnd()):
-            self.stop()
-            return True
+        if not hasEnded:
+            hasEnded = self.progress().isShutdownAsked or self._isAtEnd()
+            if hasEnded:
+                self.stop()
+        if hasEnded and self._isBootstrapping and not self.progress().isShutdownAsked:
+            self._isBootstrapping = False
+            self._begin(self._topics, self._isUntilEnd)
+            return False
         return bool(hasEnded)
 
     def _isAtEnd(self) -> bool:
         """Whether all is handled, if the query is to end then and has no end of its own."""
         handled = handledUpTo(self._query.lastProgress)
-        return self._isUntilEnd and self._positions.areReached(handled)
+        return self._endsByPosition and self._positions.areReached(handled)
 
     def purge(self) -> None:
         """

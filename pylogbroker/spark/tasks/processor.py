@@ -7,8 +7,8 @@ in Spark's state store; it handles what the micro-batch has of its partitions, a
 What must be true:
 
   - A shuffle loses the order of rows. So the rows of each partition are sorted by offset here, and
-  partitions are merged by timestamp: the head with the least one is next, and of equals that of the
-  input that the job names first.
+  partitions are merged by timestamp: the head with the least one is next, and of equals that of a
+  bootstrapped input, else of the one that the job names first.
   - State and checkpoint belong together: an offset that does not lie behind those that the state
   has handled is an error, and nothing of the micro-batch counts.
   - What is sent and written leaves as rows, in order: outputs first, then the changes of stores.
@@ -112,7 +112,8 @@ def inOrder(rows: Iterable[InputRow], job: Job) -> list[InputRow]:
                 )
     if len(partitions) == 1:
         return found
-    topics = [each.topic for each in job.inputs] + [*map(job.repartitionTopicOf, job.repartitions)]
+    inputs = sorted(job.inputs, key=lambda each: not each.isBootstrap)
+    topics = [each.topic for each in inputs] + [*map(job.repartitionTopicOf, job.repartitions)]
     ranks = {topic: number for number, topic in enumerate(topics)}
     ordered = [partitions[place] for place in sorted(partitions, key=lambda p: (ranks[p[0]], p[1]))]
     return list(merge(*ordered, key=lambda row: row.timestamp))

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 MODULES = ("pyspark", "google.protobuf", "pyarrow", "pandas")
 """What the extra C{spark} installs, and the engine needs."""
 
-PURGE_MS = 30_000
-"""Between two deletions of what is handled from repartition topics."""
-
 RETRY_SECONDS = 1
 """Between two looks for inputs that are missing."""
 
@@ -141,7 +138,7 @@ class _RunningQueries:
                 queries,
                 self.isStopped.is_set,
                 lambda: self._show(queries),
-                PURGE_MS,
+                options.taskSettings.repartitionPurgeIntervalMs,
                 self._clock,
             )
 
