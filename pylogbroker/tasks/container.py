@@ -230,6 +230,7 @@ class TaskContainer:
         self._purger: RepartitionPurger | None = None
         self._turn = 0  # of the task that gets messages first
         self._commitAtMs = self._windowAtMs = 0.0
+        self._isCommitTimed = bool(settings.commitIntervalMs)
         isIdOwn = not containerId
         self._engines = {each.engine for each in job.stores}
         self._standbyCount = settings.numStandbyReplicas if job.stores else 0
@@ -664,7 +665,7 @@ class TaskContainer:
 
     def _isCommitDue(self) -> bool:
         """Whether a commit is due within a batch. Called on the worker's thread, too."""
-        return bool(self.settings.commitIntervalMs) and self._nowMs() >= self._commitAtMs
+        return self._isCommitTimed and self._reactor.seconds() * 1000 >= self._commitAtMs
 
     async def _window(self) -> None:
         self._windowAtMs = self._nowMs() + self.job.windowMs

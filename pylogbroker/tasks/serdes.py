@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
+from math import isinf
 from typing import Any, Protocol
 
 from pylogbroker.errors import EncodingError, InvalidPayloadError, describeError
@@ -97,7 +98,17 @@ def _refuseConstant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-_JSON_DECODER = json.JSONDecoder(parse_constant=_refuseConstant)
+def _finiteFloat(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError(f"{text} is no number of JSON that a float can hold")
+    return number
+
+
+_JSON_DECODER = json.JSONDecoder(parse_float=_finiteFloat, parse_constant=_refuseConstant)
+_JSON_ENCODER = json.JSONEncoder(  # C{json.dumps} makes one for each call
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
 
 
 class JsonSerde:
@@ -110,9 +121,7 @@ class JsonSerde:
 
     def encode(self, value: Any) -> bytes:
         try:
-            return json.dumps(
-                value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-            ).encode()
+            return _JSON_ENCODER.encode(value).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise EncodingError(f"no JSON: {describeError(error)}") from error
 

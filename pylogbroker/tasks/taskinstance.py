@@ -287,10 +287,13 @@ class TaskInstance:
         isDue: Callable[[], bool],
         isWaiting: bool,
     ) -> int:
-        process = self._task.process
+        process, stores = self._task.process, tuple(self.stores.values())
         for index in range(start, len(records)):
             record = records[index]
-            before = self._begin(record)
+            for store in stores:
+                store.begin()
+            self._timestamp = record.timestamp if record.timestamp >= 0 else None
+            before = len(self.outputs), self.outputSize
             try:
                 waiting = process(self._decode(record), self, self)
                 if waiting is not None and isawaitable(waiting):
@@ -302,39 +305,35 @@ class TaskInstance:
             except Exception as error:
                 self._failed(record, error, before)
             self._handled(record)
-            if self.isFull or isDue():
+            unsettledSize = self.outputSize
+            for store in stores:
+                unsettledSize += store.dirtySize
+            if unsettledSize >= self._unsettledMax or self.isCommitAsked or isDue():
                 return index + 1
         return len(records)
 
-    def _begin(self, record: IncomingRecord) -> tuple[int, int]:
-        for store in self.stores.values():
-            store.begin()
-        self._timestamp = record.timestamp if record.timestamp >= 0 else None
-        return len(self.outputs), self.outputSize
-
     def _decode(self, record: IncomingRecord) -> IncomingMessageEnvelope:
-        topic, partition, offset, key, value = (
-            record.topic,
+        name, decodeKey, decodeMessage = self._inputs[record.topic]
+        key, value = record.key, record.value
+        fields = (
+            name,
             record.partition,
             record.offset,
-            record.key,
-            record.value,
-        )
-        name, decodeKey, decodeMessage = self._inputs[topic]
-        return IncomingMessageEnvelope(
-            name,
-            partition,
-            offset,
             record.timestamp,
             None if key is None else decodeKey(key),
             None if value is None else decodeMessage(value),
             record.headers,
         )
+        # As C{_make} without its call: this is done for each message.
+        return tuple.__new__(IncomingMessageEnvelope, fields)
 
     def _handled(self, record: IncomingRecord) -> None:
         self.handledCount += 1
         if record.topic not in self._broadcasts:
-            self.positions[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            place: tuple[str, int] = (record.topic, record.partition)
+            if place not in self.positions:  # where it is equal to a L{TopicPartition}
+                place = TopicPartition(*place)
+            self.positions[place] = record.offset + 1
 
     def _failed(self, record: IncomingRecord, error: Exception, before: tuple[int, int]) -> None:
         for store in self.stores.values():

@@ -48,6 +48,9 @@ WRITE_BUFFER_COUNT = 2
 OPEN_FILE_COUNT_MAX = 64
 """Tables that a store keeps open."""
 
+METADATA_BLOCK_SIZE = 4 << 10
+"""Bytes of a part of an index or a filter."""
+
 GENERATION_COUNT = 64
 """More than all memtables have that are not flushed yet."""
 
@@ -175,6 +178,12 @@ class RocksDbEngine:
         blocks.set_block_cache(rocksdict.Cache(self._blockCacheSize))
         blocks.set_cache_index_and_filter_blocks(True)
         blocks.set_bloom_filter(10, False)
+        # The filter of a table of millions of keys has megabytes: in one piece it would not stay in
+        # the cache, and each get would read it anew.
+        blocks.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+        blocks.set_partition_filters(True)
+        blocks.set_metadata_block_size(METADATA_BLOCK_SIZE)
+        blocks.set_pin_top_level_index_and_filter(True)
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_block_based_table_factory(blocks)
