@@ -70,6 +70,7 @@ class TaskKillFigures(NamedTuple):
     @ivar kills: by what was killed.
     @ivar restartCount: containers that ended by themselves after an error, and were started again.
     @ivar handledCount: messages that were handed to tasks, each time that they were.
+    @ivar standbyCount: C{num.standby.replicas}.
     @ivar aboveCount: by how much the counts are above the truth, all together.
     """
 
@@ -77,6 +78,7 @@ class TaskKillFigures(NamedTuple):
     kills: dict[str, int]
     restartCount: int
     handledCount: int
+    standbyCount: int
     aboveCount: int
     seconds: float
 
@@ -110,6 +112,8 @@ class TaskKillTrial:
         self._messages: list[tuple[str, int]] = []  # word and partition, in order
         # Some runs have one folder of stores for both, as on one machine.
         self._isSharing = self._random.random() < 0.5
+        # Of the others, some have stand-bys; then a task may move back and forth, too.
+        self._standbyCount = 0 if self._isSharing else self._random.randrange(2)
 
     def run(self) -> TaskKillFigures:
         """
@@ -135,6 +139,7 @@ class TaskKillTrial:
             dict(self._kills),
             self._restartCount,
             handledCount,
+            self._standbyCount,
             above,
             monotonic() - begun,
         )
@@ -181,6 +186,7 @@ class TaskKillTrial:
                 "bootstrap.servers": self._broker.bootstrapServers,
                 "state.dir": str(stateDir),
                 "processing.guarantee": self._guarantee,
+                "num.standby.replicas": str(self._standbyCount),
             },
         }
         with open(self._folder / f"log{number}", "ab") as log:

@@ -22,8 +22,9 @@ class TaskKillTests(SynchronousTestCase):
         self.assertEqual(len(figures.kills), 4)
 
     def test_exactlyOnce(self) -> None:
-        """Each count is exact, in the changelog, on disk, and restored."""
-        figures = TaskKillTrial(2, EXACTLY_ONCE, KILL_COUNT).run()
+        """Each count is exact, in the changelog, on disk, and restored; there are stand-bys."""
+        figures = TaskKillTrial(10, EXACTLY_ONCE, KILL_COUNT).run()
+        self.assertEqual(figures.standbyCount, 1)
         self.assertEqual(sum(figures.kills.values()), KILL_COUNT)
         self.assertEqual(len(figures.kills), 4)
         self.assertEqual(figures.aboveCount, 0)
