@@ -699,8 +699,11 @@ class TaskContainer:
         """See L{OutputCommitter.commit}. The caller has the lock."""
         if self._failure is not None and not isinstance(self._failure, TaskFailedError):
             return
-        self._commitAtMs = self._nowMs() + self.settings.commitIntervalMs
-        await self._committer.commit(self._instances())
+        try:
+            await self._committer.commit(self._instances())
+        finally:
+            # Behind it: a commit that takes longer than the interval leaves time for messages.
+            self._commitAtMs = self._nowMs() + self.settings.commitIntervalMs
 
     async def _beginAnew(self, reason: TransactionAbortedError) -> None:
         """Behind an aborted transaction: from the committed positions, with the stores of then."""

@@ -496,6 +496,24 @@ class FailureTests(ContainerCase):
         self.assertGreaterEqual(container.commitCount, 3)
         self.assertEqual(await self.counts(), dict.fromkeys("abcdefgh", 1))
 
+    @asTest
+    async def test_slowCommits(self) -> None:
+        """Commits that take longer than their interval leave time for messages in between."""
+        await self.createTopic("words", 1)
+        words = [f"{number:02}" for number in range(60)]
+        await self.publish("words", *words)
+        self.broker.injectDelay("OffsetCommit", 100, count=None)
+
+        class Slow(CountWords):
+            def process(self, *given: Any) -> None:
+                sleep(0.005)
+                super().process(*given)
+
+        container = self.make(countWords(task=Slow), commit_interval_ms="40")
+        await container.run()
+        self.assertLess(container.commitCount, 20)
+        self.assertEqual(await self.counts(), dict.fromkeys(words, 1))
+
 
 class SharingTests(ContainerCase):
     """Containers share the tasks of a job."""
