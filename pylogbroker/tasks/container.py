@@ -325,10 +325,9 @@ class TaskContainer:
                 await self._loop()
         except Exception as error:
             self._fail(error)
-        finally:
-            await self._close()
-            if self._trigger is not None:
-                self._reactor.removeSystemEventTrigger(self._trigger)
+        await self._close()  # not of a coroutine that is given up, which cannot wait
+        if self._trigger is not None:
+            self._reactor.removeSystemEventTrigger(self._trigger)
         if self._failure is not None:
             raise self._failure
 
@@ -718,13 +717,13 @@ class TaskContainer:
         places = [place for task in tasks for place in task.partitions if place in owned]
         committed = await self._consumer.committed(places)
         owned = set(self._consumer.assignment())
-        for place in owned.intersection(places):
+        for place in sorted(owned.intersection(places)):
             stored = committed[place]
             if stored is not None:
                 self._consumer.seek(place, stored.offset, stored.leaderEpoch)
             elif place in starts:  # where auto.offset.reset has begun
                 self._consumer.seek(place, starts[place])
-        self._startTasks(owned.intersection(places))
+        self._startTasks(sorted(owned.intersection(places)))
 
     # -- tasks come and go
 
@@ -814,7 +813,7 @@ class TaskContainer:
         finally:
             self._lock.release()
         owned = set(self._consumer.assignment())
-        self._consumer.resume(task.partitions & owned)
+        self._consumer.resume(sorted(task.partitions & owned))
         self._wake()
 
     async def _restoreStores(

@@ -514,7 +514,7 @@ class ClassicGroupMember(BaseGroupMember):
             decodeSubscription(bytes(each.metadata), each.memberId, each.groupInstanceId)
             for each in member.members
         ]
-        topics = {topic for each in subscriptions for topic in each.topics}
+        topics = sorted({topic for each in subscriptions for topic in each.topics})
         self._counts = await self._partitionCounts(topics)
         assignor = self._assignors[member.assignor]
         made = assignor.assign(self._counts, subscriptions)

@@ -189,7 +189,7 @@ class GroupReader:
     def _setTopics(self, topics: Collection[str]) -> None:
         for name in {*self.member.membership.topics} - {*topics}:
             self._cluster.forgetTopic(name)
-        for name in topics:
+        for name in sorted(topics):  # requests have them in this order
             self._cluster.topic(name)
         self.member.subscribe(topics)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from pylogbroker.records.recordbatch import iterateRecords, readHeader
+from pylogbroker.records.recordbatch import Headers, iterateRecords, readHeader
 from tests.simulation.coordinators.world import BrokenPromiseError
 
 Place = tuple[str, int]
@@ -37,6 +37,7 @@ class LogRecord(NamedTuple):
     A record in a log.
 
     @ivar producerId: -1: of none.
+    @ivar timestampMs: of the record.
     """
 
     offset: int
@@ -45,6 +46,8 @@ class LogRecord(NamedTuple):
     producerId: int
     isTransactional: bool
     isControl: bool
+    timestampMs: int
+    headers: Headers
 
 
 def recordsOf(data: bytes) -> Iterator[LogRecord]:
@@ -60,6 +63,8 @@ def recordsOf(data: bytes) -> Iterator[LogRecord]:
                 header.producerId,
                 header.isTransactional,
                 header.isControl,
+                each.timestampMs,
+                tuple(each.headers),
             )
         position += header.size
 

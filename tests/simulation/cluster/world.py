@@ -22,24 +22,18 @@ What must hold, beside what L{tests.simulation.cluster.ledger} says of logs and 
 
 from __future__ import annotations
 
-import gc
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from errno import EIO
 from functools import partial
-from random import Random
 from typing import Any
 from unittest.mock import patch
-from zlib import crc32
 
 from twisted.internet.defer import Deferred
-from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.kafka.replicas.replicamanager import HostedReplica
 from pylogbroker.broker.metadata import snapshots
-from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.topics import (
     AlterConfigOperation,
     ConfigResource,
@@ -55,9 +49,13 @@ from pylogbroker.config.topicconfigs import (
     LEADER_THROTTLED_REPLICAS,
 )
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.types import TopicPartition
-from tests.simulation.cluster.brokers import PORT, SimulatedBroker, hostOf
+from tests.simulation.cluster.brokers import SimulatedBroker
+from tests.simulation.cluster.brokerworld import (
+    CONSUMER_PROPERTIES,
+    PRODUCER_PROPERTIES,
+    BrokerWorld,
+)
 from tests.simulation.cluster.clients import (
     COPIERS,
     COPIES,
@@ -70,23 +68,16 @@ from tests.simulation.cluster.clients import (
     SimulatedReader,
 )
 from tests.simulation.cluster.ledger import Ledger, LogRecord, Place, recordsOf
-from tests.simulation.cluster.network import Network, Process, Scheduler
-from tests.simulation.cluster.zookeeper import SimulatedZookeeper
 from tests.simulation.coordinators.world import BrokenPromiseError
 
 PARTITION_COUNT = 2
 FAULT_SECONDS = (1.5, 3.0, 5.0)
 CALM_SECONDS_MAX = 40.0
 SUCCESSION_SECONDS_MAX = 8.0
-LOOK_SECONDS = 0.25
 START_SECONDS_MAX = 20.0
-TRACE_COUNT_MAX = 6_000
-CLOCK_RATES = (0.9, 0.97, 1.0, 1.0, 1.03, 1.1)
-AWAY_SECONDS = (0.05, 0.5, 2.0, 4.0)
 ZOOKEEPER_DELAYS = (0.05, 0.3, 1.0)
 """Seconds, of a request and of an answer."""
 
-CLIENT_HOST = "192.0.2.10{}"
 RACK = "rack{}"
 THROTTLED_RATES = ("100", "1000", None)
 """Bytes in a second."""
@@ -94,53 +85,20 @@ THROTTLED_RATES = ("100", "1000", None)
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 COMPACTED = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
-CLIENT_PROPERTIES = {
-    "request.timeout.ms": "1000",
-    "socket.connection.setup.timeout.ms": "500",
-    "retry.backoff.ms": "50",
-    "retry.backoff.max.ms": "400",
-}
-PRODUCER_PROPERTIES = {
-    **CLIENT_PROPERTIES,
-    "acks": "all",
-    "delivery.timeout.ms": "8000",
-    "max.block.ms": "8000",
-}
-CONSUMER_PROPERTIES = {
-    **CLIENT_PROPERTIES,
-    "auto.offset.reset": "earliest",
-    "fetch.max.wait.ms": "400",
-    "default.api.timeout.ms": "4000",
-    "enable.auto.commit": "false",
-    "metadata.max.age.ms": "5000",
-}
 
-
-class ClusterWorld:
+class ClusterWorld(BrokerWorld):
     """
     One run.
 
-    @ivar trace: what happened, if asked for.
-    @ivar brokers: by id.
-    @ivar isCalm: no more faults.
     @ivar isGivenUp: a disk has failed, or was replaced, that was the only one with all that is in
         a partition. It has no leader until an operator accepts a loss.
-    @ivar isFlushed: whether acknowledgements are durable; otherwise no power is cut.
     """
 
     def __init__(self, seed: int, isTraced: bool = False) -> None:
-        self.seed = seed
-        self.random = random = Random(seed)
-        self.isTraced = isTraced
-        self.isCalm = self.isGivenUp = False
-        self.trace: list[str] = []
-        self.counts: Counter[str] = Counter()
-        self.fingerprint = 0
+        super().__init__(seed, isTraced)
+        random = self.random
+        self.isGivenUp = False
         self.ledger = Ledger()
-        self.scheduler = Scheduler()
-        self.scheduler.afterCall = self._afterCall
-        self.network = Network(self.scheduler, random, self.counts)
-        self.zookeeper = SimulatedZookeeper(self.scheduler)
         self.isFlushed = random.random() < 0.85
         self.properties = {
             "log.flush.acks.all": str(self.isFlushed).lower(),
@@ -168,65 +126,26 @@ class ClusterWorld:
         if self._isRackAware:
             self.properties["replica.selector.class"] = RACK_AWARE_SELECTOR
         brokerCount = random.choice((3, 3, 4))
-        self.brokers = {
-            each: SimulatedBroker(
-                self.network,
-                self.zookeeper,
-                each,
-                {**self.properties, "broker.rack": RACK.format(each)},
-                Random(random.getrandbits(32)),
-                self.say,
-            )
-            for each in range(1, brokerCount + 1)
-        }
+        self.addBrokers(
+            {
+                each: {**self.properties, "broker.rack": RACK.format(each)}
+                for each in range(1, brokerCount + 1)
+            }
+        )
         for broker in self.brokers.values():
-            broker.rate = random.choice(CLOCK_RATES)
-            broker.ahead = random.choice((0.0, 0.0, -3.0, 5.0))
-            broker.delayMax = random.choice((0.0, 0.002, 0.02, 0.1))
             broker.onStarting = self._starting
-        self._failure = ""
         self._isConsumerProtocol = random.random() < 0.4
         self._faultSeconds = random.choice((0.2, 0.5, 1.0))
         self._snapshotCount = random.choice((6, 1_000))
         self._hasMembers = random.random() < 0.4
         self._hasCopier = random.random() < 0.4
-        self._clientCount = 0
         self.producers: list[SimulatedProducer] = []
         self.members: list[SimulatedMember] = []
         self.copiers: list[SimulatedCopier] = []
         self.readers: list[SimulatedReader] = []
-        self.operator = self._newProcess("operator")
-        self.admin = AdminClient(
-            self.operator,
-            {**CLIENT_PROPERTIES, "bootstrap.servers": self.servers},
-            random=Random(random.getrandbits(32)).random,
-        )
-
-    @property
-    def servers(self) -> str:
-        """For C{bootstrap.servers}."""
-        return ",".join(f"{hostOf(each)}:{PORT}" for each in self.brokers)
-
-    def say(self, text: str) -> None:
-        """Note what happens, if the seed is traced."""
-        if self.isTraced:
-            self.trace.append(f"{self.scheduler.now:9.3f} {text}")
-            del self.trace[:-TRACE_COUNT_MAX]
-
-    def fail(self, text: str) -> None:
-        """Something does not hold; the run ends."""
-        if not self._failure:
-            self.say(f"!! {text}")
-        self._failure = self._failure or text
+        self.addOperator()
 
     # -- what is watched
-
-    def _afterCall(self, process: Process) -> None:
-        for broker in self.brokers.values():
-            if broker.process is process and broker.fileSystem._isOff and broker.isUp:
-                self.say(f"{process} loses its power in the middle of its work")
-                broker.cutPower()
-                self._startIn(broker)
 
     def _starting(self, broker: SimulatedBroker) -> None:
         """See who leads what."""
@@ -292,102 +211,26 @@ class ClusterWorld:
                 if each.service.kafka.replicas._epoch == known.epoch:
                     yield each
 
-    def _logged(self, event: LogEvent) -> None:
-        """What the package says."""
-        namespace = str(event.get("log_namespace", ""))
-        if not namespace.startswith(("pylogbroker", "twisted", "tests")):
-            return
-        if self.isTraced:
-            self.say(f"  {namespace.rpartition('.')[2]}: {formatEvent(event)}")
-        if event.get("log_level") is LogLevel.critical:
-            text = formatEvent(event)
-            if "is out of service" in text or self._isPowerOff():
-                return  # a disk has failed, or a broker is being lost
-            failure = event.get("log_failure")
-            trace = f": {failure.getTraceback()}" if failure else ""
-            self.fail(f"logged: {text}{trace}")
-
-    def _isPowerOff(self) -> bool:
-        return any(each.fileSystem._isOff for each in self.brokers.values())
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        observer: Any = self._logged
-        globalLogPublisher.addObserver(observer)
-        try:
-            with (
-                patch.object(snapshots, "SNAPSHOT_COUNT", self._snapshotCount),
-                patch.object(snapshots, "KEPT_COUNT", 3),
-            ):
-                yield
-        finally:
-            globalLogPublisher.removeObserver(observer)
-
     # -- one run
 
-    def run(self) -> None:
-        """
-        @raise BrokenPromiseError: something does not hold.
-        """
-        # The collector closes the coroutines of dead processes at no particular time.
-        wasCollecting = gc.isenabled()
-        gc.disable()
-        with self._watched():
-            try:
-                self.begin()
-                end = self.scheduler.now + self.random.choice(FAULT_SECONDS)
-                while self.scheduler.now < end:
-                    self.advance(self.random.expovariate(1 / self._faultSeconds))
-                    self.fault()
-                self.repair()
-                self.recover()
-                if self.isGivenUp:
-                    self.counts["given up with a disk"] += 1
-                else:
-                    self.judge()
-                    self.loseLeader()
-            finally:
-                if wasCollecting:
-                    gc.enable()
-                self.counts["virtual ms"] += int(self.scheduler.now * 1000)
-                self.counts["calls"] += self.scheduler.callCount
-                self.fingerprint = crc32(
-                    repr((self.network.sentSize, self.scheduler.callCount)).encode(),
-                    self.network.fingerprint,
-                )
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        end = self.scheduler.now + seconds
-        while self.scheduler.now < end and not self._failure:
-            self.scheduler.advance(min(LOOK_SECONDS, end - self.scheduler.now))
-        if self._failure:
-            raise BrokenPromiseError(self._failure)
-
-    def waitFor(self, isDone: Callable[[], str], secondsMax: float, what: str) -> None:
-        """
-        Let time pass until nothing is missing.
-
-        @param isDone: what is missing.
-        """
-        end = self.scheduler.now + secondsMax
-        while missing := isDone():
-            if self.scheduler.now >= end:
-                raise BrokenPromiseError(f"not {what} within {secondsMax} s: {missing}")
-            self.advance(LOOK_SECONDS)
-
-    def do(self, asked: Callable[[], Deferred[Any]], secondsMax: float = 10.0) -> Any:
-        """What a request of the operator gives."""
-        outcomes: list[Any] = []
-        self._operate(lambda: asked().addBoth(outcomes.append))
-        self.waitFor(lambda: "" if outcomes else "an answer", secondsMax, "answered")
-        return outcomes[0]
-
-    def _operate(self, act: Callable[[], object]) -> None:
-        def perform() -> None:
-            act()
-
-        self.operator.perform(perform)
+    def live(self) -> None:
+        """See the base class."""
+        with (
+            patch.object(snapshots, "SNAPSHOT_COUNT", self._snapshotCount),
+            patch.object(snapshots, "KEPT_COUNT", 3),
+        ):
+            self.begin()
+            end = self.scheduler.now + self.random.choice(FAULT_SECONDS)
+            while self.scheduler.now < end:
+                self.advance(self.random.expovariate(1 / self._faultSeconds))
+                self.fault()
+            self.repair()
+            self.recover()
+            if self.isGivenUp:
+                self.counts["given up with a disk"] += 1
+            else:
+                self.judge()
+                self.loseLeader()
 
     def begin(self) -> None:
         """The cluster starts, with its topics and its clients."""
@@ -426,24 +269,12 @@ class ClusterWorld:
         """The groups that there are."""
         return [READERS] * self._hasMembers + [COPIERS] * self._hasCopier
 
-    def _unserved(self) -> str:
-        return ", ".join(str(each) for each in self.brokers.values() if not each.isServing)
-
     # -- clients
-
-    def _newProcess(self, name: str) -> Process:
-        self._clientCount += 1
-        host = CLIENT_HOST.format(self._clientCount % 5)
-        rate = self.random.choice(CLOCK_RATES)
-        return Process(self.network, f"{name}{self._clientCount}", host, rate)
 
     def _begin(self, made: SimulatedClient) -> None:
         made.onFailure = self.fail
         made.say = self.say
         made.start()
-
-    def _random(self) -> Random:
-        return Random(self.random.getrandbits(32))
 
     def _addProducer(self) -> None:
         properties = {**PRODUCER_PROPERTIES, "bootstrap.servers": self.servers}
@@ -519,51 +350,6 @@ class ClusterWorld:
 
     # -- faults
 
-    def fault(self) -> None:
-        """One thing goes wrong, or an operator does something."""
-        name = self.random.choices(list(FAULTS), list(FAULTS.values()))[0]
-        done = getattr(self, f"_{name}")()
-        if done is not None:
-            self.counts[name] += 1
-            self.say(f"-- {name}: {done}")
-
-    def _someBroker(self) -> SimulatedBroker | None:
-        up = [
-            each
-            for each in self.brokers.values()
-            if each.isUp and each.isWanted and each.process and not each.process.isPaused
-        ]
-        return self.random.choice(up) if up else None
-
-    def _away(self) -> float:
-        return self.random.choice(AWAY_SECONDS) * self.random.random()
-
-    def _startIn(self, broker: SimulatedBroker, seconds: float | None = None) -> None:
-        """A broker that is gone starts again some time."""
-
-        def start() -> None:
-            if not broker.isUp and not broker.isWanted:
-                broker.fileSystem.mend()
-                broker.start()
-
-        self.scheduler.after(self._away() if seconds is None else seconds, start)
-
-    def _kill(self) -> str | None:
-        broker = self._someBroker()
-        if broker is None:
-            return None
-        broker.kill()
-        self._startIn(broker)
-        return f"{broker}"
-
-    def _powerCut(self) -> str | None:
-        broker = self._someBroker()
-        if broker is None or not self.isFlushed:
-            return None
-        broker.cutPower()
-        self._startIn(broker)
-        return f"{broker}"
-
     def _powerCutAtStep(self) -> str | None:
         """The power fails in the middle of what a broker does next."""
         broker = self._someBroker()
@@ -572,46 +358,6 @@ class ClusterWorld:
         count = self.random.choice((0, 1, 2, 5, 12, 30))
         broker.fileSystem.cutAt = broker.fileSystem.operationCount + count
         return f"{broker}, before file operation {count}"
-
-    def _allDown(self) -> str | None:
-        isPower = self.isFlushed and self.random.random() < 0.7
-        for broker in self.brokers.values():
-            if broker.isUp:
-                if isPower:
-                    broker.cutPower()
-                else:
-                    broker.kill()
-                self._startIn(broker)
-        return "power cut" if isPower else "killed"
-
-    def _stop(self) -> str | None:
-        broker = self._someBroker()
-        if broker is None or not broker.isServing:
-            return None
-        broker.stop()
-        self._whenGone(broker)
-        return f"{broker}"
-
-    def _whenGone(self, broker: SimulatedBroker) -> None:
-        if broker.isUp and not broker.isWanted:
-            self.scheduler.after(0.1, self._whenGone, broker)
-        else:
-            self._startIn(broker)
-
-    def _pause(self) -> str | None:
-        broker = self._someBroker()
-        return None if broker is None else self._pauseBroker(broker)
-
-    def _pauseBroker(self, broker: SimulatedBroker) -> str:
-        seconds, startCount = self._away(), broker.startCount
-        broker.pause()
-
-        def resume() -> None:
-            if broker.startCount == startCount and broker.isUp:
-                broker.resume()
-
-        self.scheduler.after(seconds, resume)
-        return f"{broker}, {seconds:.3f} s"
 
     def _controller(self) -> str | None:
         """The controller is lost, by one of several ways."""
@@ -662,25 +408,6 @@ class ClusterWorld:
             self.zookeeper.delays[broker.host] = delay
             self.scheduler.after(seconds, self.zookeeper.delays.pop, broker.host, None)
         return f"by {delay} s for {brokers}, {seconds:.3f} s"
-
-    def _cut(self) -> str | None:
-        hosts = [broker.host for broker in self.brokers.values()]
-        hosts.append(CLIENT_HOST.format(self.random.randrange(5)))
-        one, other = self.random.sample(hosts, 2)
-        isBothWays, seconds = self.random.random() < 0.5, self._away()
-        for pair in ((one, other), (other, one))[: 1 + isBothWays]:
-            self.network.cut(*pair)
-            self.scheduler.after(seconds, self.network.mend, *pair)
-        return f"{one} {'<->' if isBothWays else '->'} {other}, {seconds:.3f} s"
-
-    def _connection(self) -> str | None:
-        processes = [each.process for each in self.brokers.values() if each.process is not None]
-        transports = [each for process in processes for each in process.transports]
-        if not transports:
-            return None
-        found = self.random.choice(transports)
-        found.cut(self.random.choice((0.0, 0.1, 1.0)), self.random.choice((0.0, 0.1, 1.0)))
-        return f"between {found.process} and {found.peer.process}"
 
     def _disk(self) -> str | None:
         """A disk fails once; later its broker is started again."""
@@ -814,29 +541,14 @@ class ClusterWorld:
         """All faults end."""
         self.say("no more faults")
         self.isCalm = self.network.isCalm = True
-        for pair in list(self.network.cuts):
-            self.network.mend(*pair)
-        self.zookeeper.unreachable.clear()
-        self.zookeeper.delays.clear()
+        self._mendPaths()
         if self.counts["throttle"]:
             self._endThrottle()
         for producer in self.producers:
             producer.end()
-        for broker in self.brokers.values():
-            broker.fileSystem.mend()
-            broker.fileSystem.cutAt = None
-            if broker.isUp and broker.isWanted and self._hasFailed(broker):
-                broker.kill()
-            broker.resume() if broker.process is not None else None
-            if not broker.isUp:
-                broker.start()
+        self._repairBrokers()
         for client in (*self.members, *self.copiers, *self.readers, *self.producers):
             client.process.resume()
-
-    def _hasFailed(self, broker: SimulatedBroker) -> bool:
-        assert broker.service is not None
-        directory = broker.service.directory
-        return bool(directory.failures) or any(each.failure for each in directory.logs.values())
 
     def recover(self) -> None:
         """
@@ -850,17 +562,6 @@ class ClusterWorld:
                 self._startIn(broker, 0.5)
         self.waitFor(self._unsettled, CALM_SECONDS_MAX, "recovered")
         self.counts["calm ms"] += int((self.scheduler.now - since) * 1000)
-
-    @property
-    def image(self) -> MetadataImage | None:
-        """The cluster's metadata, as the broker has them that is furthest."""
-        managers = [
-            each.service.kafka.metadata
-            for each in self.brokers.values()
-            if each.service is not None
-        ]
-        found = max(managers, key=lambda each: each.position, default=None)
-        return None if found is None else found.image
 
     def _unsettled(self) -> str:
         """What is missing until all is at rest."""
@@ -912,14 +613,6 @@ class ClusterWorld:
                 ):
                     return f"{reader.process} has not read all of {place}"
         return ""
-
-    def _log(self, topic: str, index: int) -> BatchLog:
-        """The log of a partition's leader."""
-        image = self.image
-        assert image is not None
-        found = self.brokers[image.topics[topic].partitions[index].leader].log(topic, index)
-        assert found is not None
-        return found
 
     def judge(self) -> None:
         """
@@ -974,12 +667,6 @@ class ClusterWorld:
 
         self.waitFor(led, SUCCESSION_SECONDS_MAX, f"led by others than broker {lost}")
 
-    def _bytesOf(self, brokerId: int, topic: str, index: int) -> bytes:
-        broker = self.brokers[brokerId]
-        log = broker.log(topic, index)
-        assert log is not None
-        return b"".join(broker.fileSystem.contents(each.path) for each in log.segments)
-
     def _compare(self, name: str, logs: dict[int, bytes]) -> None:
         """Replicas that are compacted, each by itself, have the same records at an offset."""
         found: dict[int, LogRecord] = {}
@@ -1016,3 +703,5 @@ FAULTS = {
     "minInSync": 0.7,
     "topics": 1.0,
 }
+
+ClusterWorld.faults = FAULTS

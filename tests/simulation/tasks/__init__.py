@@ -1,0 +1,3 @@
+"""
+Jobs in the simulation of whole brokers: random plans, inputs and faults, against a plain function.
+"""

@@ -1,0 +1,138 @@
+"""
+Mistakes that are planted into containers of tasks, to see that their simulation finds them. Each is
+one that a design of Samza's or a proposal of Kafka's is against, or that an author could make here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pylogbroker.cluster.kafka import taskassignor
+from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
+from pylogbroker.producer.kafka.producer import RecordMetadata
+from pylogbroker.tasks.container import TaskContainer
+from pylogbroker.tasks.outputcommitter import Changed, OutputCommitter
+from pylogbroker.tasks.restorer import ChangelogRestorer
+from pylogbroker.tasks.state.engines import ChangelogMark
+from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
+from pylogbroker.types import TopicPartition
+from tests.simulation.replication.planted import Plant
+
+_sendChanges = OutputCommitter._sendChanges
+_markOf = OutputCommitter._markOf
+_commit = OutputCommitter.commit
+_restore = ChangelogRestorer.restore
+_forConsumer = KafkaTaskSettings.forConsumer
+
+
+async def confirmsNothing(self: OutputCommitter, positions: Iterable[TopicPartition]) -> None:
+    """Positions are committed before what was sent is confirmed."""
+
+
+async def appliesBeforeCommit(
+    self: OutputCommitter, changed: Changed
+) -> list[list[RecordMetadata]]:
+    """Stores have the changes, and their mark, as soon as the changelog has them."""
+    lasts = await _sendChanges(self, changed)
+    await self._producer.flush()
+    marks = [_markOf(self, store, last) for (_, store, _), last in zip(changed, lasts, strict=True)]
+    for (_, store, entries), mark in zip(changed, marks, strict=True):
+        await self._worker.submit(partial(store._engine.write, entries, mark))
+    return lasts
+
+
+async def restoresNothing(self: ChangelogRestorer, place: TopicPartition, engine: Any) -> None:
+    """A store is used as it is found."""
+
+
+async def trustsTheMark(self: ChangelogRestorer, place: TopicPartition, engine: Any) -> None:
+    """A store that has a mark is not restored."""
+    if engine.mark is None:
+        await _restore(self, place, engine)
+
+
+def marksTooFar(
+    self: OutputCommitter, store: KeyValueStore[Any, Any], last: list[RecordMetadata]
+) -> ChangelogMark:
+    """A mark counts a change that is not there yet."""
+    mark = _markOf(self, store, last)
+    return mark._replace(offset=mark.offset + 1)
+
+
+def readsUncommitted(self: KafkaTaskSettings, groupId: str | None, warn: Any) -> Any:
+    """Changelogs are read with what was aborted."""
+    made = _forConsumer(self, groupId, warn)
+    return made if groupId is not None else made.replace(isolationLevel=False)
+
+
+def assignsTwice(counts: Mapping[str, int], members: Sequence[Any]) -> dict[str, str | None]:
+    """A task goes to another container before its owner has given it up."""
+    return {}
+
+
+async def beginsWithoutRestoring(self: TaskContainer, reason: Exception) -> None:
+    """Behind an aborted transaction the tasks go on with what it has stored."""
+    await self._committer.abort()
+    places = [place for task in self._tasks.values() for place in task.partitions]
+    committed = await self._consumer.committed(places)
+    for place in set(self._consumer.assignment()).intersection(places):
+        stored = committed[place]
+        self._consumer.seek(place, 0 if stored is None else stored.offset)
+
+
+def keepsWhatFailed(self: KeyValueStore[Any, Any]) -> None:
+    """What a message has written that fails stays."""
+    self._undo.clear()
+
+
+async def committedOfPositions(self: OutputCommitter, instances: Iterable[Any]) -> None:
+    """The consumer's positions are committed, which are ahead of what tasks have handled."""
+    instances = list(instances)
+    mine = {instance.partition for instance in instances}
+    for place, offset in self._consumer.positions.items():
+        for instance in instances:
+            if instance.partition == place.partition and place.partition in mine:
+                instance.positions[place] = offset
+    await _commit(self, instances)
+
+
+PLANTS = {
+    "positions committed before outputs are confirmed": Plant(
+        "Samza's checkpoints", "were sent for", 21, [(OutputCommitter, "_confirm", confirmsNothing)]
+    ),
+    "a mark that is written before its transaction is committed": Plant(
+        "KIP-892", "is wrong", 184, [(OutputCommitter, "_sendChanges", appliesBeforeCommit)]
+    ),
+    "a store that is not restored": Plant(
+        "Samza's changelogs",
+        "and its changelog differ",
+        0,
+        [(ChangelogRestorer, "restore", restoresNothing)],
+    ),
+    "a store on the disk that is not restored": Plant(
+        "Samza's changelogs",
+        "and its changelog differ",
+        43,
+        [(ChangelogRestorer, "restore", trustsTheMark)],
+    ),
+    "a mark that is one too far": Plant(
+        "made here", "and its changelog differ", 89, [(OutputCommitter, "_markOf", marksTooFar)]
+    ),
+    "changelogs that are read with what was aborted": Plant(
+        "KIP-129", "is wrong", 39, [(KafkaTaskSettings, "forConsumer", readsUncommitted)]
+    ),
+    "a task that two containers have": Plant(
+        "KIP-429", "is wrong", 38, [(taskassignor, "_claims", assignsTwice)]
+    ),
+    "stores that keep what was aborted": Plant(
+        "KIP-892", "is wrong", 39, [(TaskContainer, "_beginAnew", beginsWithoutRestoring)]
+    ),
+    "what a failed message has written": Plant(
+        "made here", "has counted", 5, [(KeyValueStore, "rollBack", keepsWhatFailed)]
+    ),
+    "positions of what was fetched": Plant(
+        "Samza's checkpoints", "has counted", 5, [(OutputCommitter, "commit", committedOfPositions)]
+    ),
+}

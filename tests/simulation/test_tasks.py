@@ -1,0 +1,64 @@
+"""
+Random jobs, inputs and faults against a plain function of the inputs, and planted faults that are
+found.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.simulation.seedtests import addPlantTests, addSeedTests, outputsByHashes
+from tests.simulation.tasks.planted import PLANTS
+from tests.simulation.tasks.world import TasksWorld
+from tests.simulation.test_cluster import ClusterTestCase
+
+SEED_COUNT = 500
+EACH_COUNT = 100
+REPEAT_COUNT = 6
+MUST_HAPPEN = (
+    "batches of stores lost",
+    "changes restored",
+    "handled again",
+    "stores with something opened",
+    *TasksWorld.faults,
+)
+
+
+class TasksSeedTests(ClusterTestCase):
+    """What must hold of jobs, holds (C{tests.simulation.tasks.world})."""
+
+
+addSeedTests(
+    TasksSeedTests,
+    TasksWorld,
+    SEED_COUNT,
+    EACH_COUNT,
+    MUST_HAPPEN,
+    "python -m tests.simulation.tasks",
+)
+
+
+class PlantedTasksTests(ClusterTestCase):
+    """
+    A mistake that is planted into a container of tasks is found: here by a seed that finds it
+    (C{python -m tests.simulation.tasks --planted 2000} looks for the first).
+    """
+
+
+addPlantTests(PlantedTasksTests, TasksWorld, PLANTS)
+
+
+class TasksItselfTests(SynchronousTestCase):
+    """The simulation does what it says."""
+
+    def test_reproducible(self) -> None:
+        """A seed does the same in every process, however Python's own hashes fall."""
+        program = (
+            "from tests.simulation.tasks.world import TasksWorld\n"
+            "from tests.simulation.coordinators.world import simulateCoordinator\n"
+            "print([simulateCoordinator(TasksWorld, seed).fingerprint"
+            f" for seed in range({REPEAT_COUNT})])"
+        )
+        outputs = outputsByHashes(program)
+        self.assertEqual(outputs[0], outputs[1])
+        self.assertEqual(outputs[0].count(","), REPEAT_COUNT - 1)
