@@ -559,7 +559,9 @@ class TaskContainer:
         if not isReached():  # the transaction was aborted
             return False
         try:
-            return not ends.hasRepartitions or await ends.areHandled()
+            # Without a partition it may be about to get some.
+            isAlone = not ends.hasRepartitions and bool(self._consumer.assignment())
+            return isAlone or await ends.areHandled()
         except PylogbrokerError as error:
             if not getattr(error, "isRetriable", True):
                 raise
@@ -709,6 +711,8 @@ class TaskContainer:
         log.warn(
             "Job {job} goes back to its last commit: {reason}", job=self.job.name, reason=reason
         )
+        # What came from here on would find no task, and be passed over.
+        self._consumer.pause(self._consumer.assignment())
         await self._committer.abort()
         tasks = list(self._tasks.values())
         starts = {place: at for task in tasks for place, at in task.inputs.starts.items()}
@@ -783,7 +787,12 @@ class TaskContainer:
             return {}
         isCommitted = bool(self._consumer.settings.isolationLevel)
         found = checkAll(await self._admin.listOffsets(wanted, isCommitted=isCommitted))
-        return {place: each.offset for place, each in found.items()}
+        ends = {place: each.offset for place, each in found.items()}
+        if self._ends is not None:  # where it is not read beyond what there was at the start
+            for place, offset in ends.items():
+                known = self._ends.endOf(place)
+                ends[place] = offset if known is None else min(offset, known)
+        return ends
 
     async def _start(self, task: _Task) -> None:
         topics, restorer = self._topics, self._restorer

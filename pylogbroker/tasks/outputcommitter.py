@@ -5,7 +5,7 @@ since it is where at least once and exactly once differ.
 What must be true:
 
   - Positions are committed only when all that was sent and stored before them is confirmed. A
-  commit has three steps: the brokers confirm the outputs and the changes of the stores; the changes
+  commit has three steps: the brokers confirm the outputs, then the changes of the stores; these
   go into the stores, with the changelogs' positions behind them; the positions of the inputs are
   committed. What dies in between is done again from the last positions: at least once.
   - With C{exactly_once_v2} outputs, changes and positions are one transaction, which the generation
@@ -98,6 +98,7 @@ class OutputCommitter:
         self._beganAtMs = 0.0  # the last transaction
         self._replacedCount = 0  # producers, since the last commit
         self._changelogs = {each.name: job.changelogOf(each) for each in job.stores}
+        self._storeRanks = {each.name: rank for rank, each in enumerate(job.stores)}
         self._transaction: Transaction | None = None
         self._lossCount = 0  # messages that were not confirmed, as far as that was dealt with
         self._lossCounts: Counter[TopicPartition] = Counter()  # transactions lost, in a row
@@ -151,11 +152,16 @@ class OutputCommitter:
         ]
         if not positions and not changed and self._transaction is None:
             return
+        # One store behind the other, in the job's order.
+        changed.sort(key=lambda each: self._storeRanks[each[1].name])
         await self._begin()
-        lasts = await self._sendChanges(changed)
+        lasts = await self._sendChanges(changed, positions)
         await self._confirm(positions)
         if self._transaction is not None:
-            await self._commitTransaction(self._transaction, positions)
+            # Positions that have not changed, too: with them comes the group's generation, without
+            # which a container that has lost its tasks could commit what C{window} did.
+            fence = positions or await self._heldPositions(instances)
+            await self._commitTransaction(self._transaction, fence)
         marks = [
             self._markOf(store, last) for (_, store, _), last in zip(changed, lasts, strict=True)
         ]
@@ -173,12 +179,35 @@ class OutputCommitter:
         for place in positions:
             self._lossCounts.pop(place, None)
 
-    async def _sendChanges(self, changed: Changed) -> list[list[RecordMetadata]]:
-        """@return: for each store, where its last change is, once that is confirmed."""
+    async def _heldPositions(self, instances: Iterable[TaskInstance]) -> dict[TopicPartition, int]:
+        """Of the tasks; where they have handled nothing yet, those of the group."""
+        held = {place: at for each in instances for place, at in each.positions.items()}
+        if held:
+            return held
+        try:
+            found = await self._consumer.committed(self._consumer.assignment())
+        except PylogbrokerError as error:
+            raise TransactionAbortedError(str(error)) from error
+        return {place: each.offset for place, each in found.items() if each is not None}
+
+    async def _sendChanges(
+        self, changed: Changed, positions: Iterable[TopicPartition]
+    ) -> list[list[RecordMetadata]]:
+        """
+        Send the changes of stores. At least once, what a change rests on is confirmed before it:
+        the outputs, and the stores in front of its own. A store that is ahead of an output would
+        keep it from being sent when the messages are handled again.
+
+        @return: for each store, where its last change is, once that is confirmed.
+        """
         lasts: list[list[RecordMetadata]] = []
         producer = self._producer
+        before = ""
         for instance, store, entries in changed:
             topic = self._changelogs[store.name]
+            if topic != before and not self._isExactlyOnce:
+                await self._confirm(positions)
+            before = topic
             for key, value in entries[:-1]:
                 await producer.whenReady()
                 producer.sendNoWait(topic, value, key, (), None, instance.partition)

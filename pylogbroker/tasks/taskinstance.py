@@ -47,6 +47,10 @@ REASON_SIZE_MAX = 10_000
 Headers = Iterable[tuple[str, bytes | None]]
 
 
+_Before = tuple[int, int, bool, bool]
+"""What a task had sent, and asked for, before a message."""
+
+
 class IncomingRecord(Protocol):
     """
     What a task's caller has of a message: C{ConsumerRecord}s are such.
@@ -293,7 +297,12 @@ class TaskInstance:
             for store in stores:
                 store.begin()
             self._timestamp = record.timestamp if record.timestamp >= 0 else None
-            before = len(self.outputs), self.outputSize
+            before = (
+                len(self.outputs),
+                self.outputSize,
+                self.isCommitAsked,
+                self.isShutdownAsked,
+            )
             try:
                 waiting = process(self._decode(record), self, self)
                 if waiting is not None and isawaitable(waiting):
@@ -335,10 +344,10 @@ class TaskInstance:
                 place = TopicPartition(*place)
             self.positions[place] = record.offset + 1
 
-    def _failed(self, record: IncomingRecord, error: Exception, before: tuple[int, int]) -> None:
+    def _failed(self, record: IncomingRecord, error: Exception, before: _Before) -> None:
         for store in self.stores.values():
             store.rollBack()
-        count, self.outputSize = before
+        count, self.outputSize, self.isCommitAsked, self.isShutdownAsked = before
         del self.outputs[count:]
         if isinstance(error, StorageError):
             raise error  # no fault of the message

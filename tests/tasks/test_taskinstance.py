@@ -411,6 +411,23 @@ class FailureTests(InstanceTestCase):
             task.process([consumed(5 + number, b"bad")])
         self.assertEqual(task.unsettledSize, size)
 
+    def test_wishesAreTakenBack(self) -> None:
+        """What a failed message has asked of the container is not asked; what others have, is."""
+
+        def ask(task: TaskInstance, message: str) -> None:
+            if message == "bad":
+                task.shutdown()
+                raise ValueError("bad")
+            task.commit()
+
+        task = self.newTask(ask, onError=SKIP)
+        task.process([consumed(0, b"bad")])
+        self.assertFalse(task.isShutdownAsked or task.isCommitAsked)
+        task.process([consumed(1, b"good")])
+        task.process([consumed(2, b"bad")])
+        self.assertTrue(task.isCommitAsked)
+        self.assertFalse(task.isShutdownAsked)
+
     def test_skip(self) -> None:
         """It is left out, with what its task sent and stored for it; that is told."""
         task = self.newTask(refuse, onError=SKIP)

@@ -18,16 +18,24 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from twisted.logger import Logger
 
 from pylogbroker.config.kafka.clientsettings import EARLIEST, LATEST, READ_COMMITTED
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
-from pylogbroker.errors import ConfigurationError, SparkQueryError, describeError
+from pylogbroker.errors import (
+    ConfigurationError,
+    PylogbrokerError,
+    SparkQueryError,
+    describeError,
+)
 from pylogbroker.spark.kafka.options import BOOTSTRAP_SERVERS
 from pylogbroker.spark.loader.jobprogress import reason
 from pylogbroker.spark.options import SUBSCRIBE
 from pylogbroker.spark.tasks.inputpositions import InputPositions, checkpointTopics, handledUpTo
 from pylogbroker.spark.tasks.processor import INPUT_COLUMNS, OUTPUT_SCHEMA, TaskProcessor
 from pylogbroker.tasks.job import Job
+
+log = Logger()
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 MAX_OFFSETS, MAX_OFFSETS_DEFAULT = "spark.pylogbroker.task.maxOffsetsPerTrigger", 100_000
@@ -363,7 +371,6 @@ def waitForAll(
     @param purgeMs: milliseconds between two purges.
     @param clock: seconds.
     @raise SparkQueryError: one has failed.
-    @raise PylogbrokerError: what is handled cannot be deleted.
     """
     waiting = list(queries)
     purgeAt = clock() + purgeMs / 1000
@@ -374,7 +381,10 @@ def waitForAll(
             if clock() >= purgeAt:
                 purgeAt = clock() + purgeMs / 1000
                 for each in waiting:
-                    each.purge()
+                    try:
+                        each.purge()
+                    except PylogbrokerError as error:  # the next one deletes more
+                        log.info("{job}: {error}", job=each.job.name, error=error)
     finally:
         for each in queries:
             each.stop()

@@ -32,10 +32,10 @@ async def confirmsNothing(self: OutputCommitter, positions: Iterable[TopicPartit
 
 
 async def appliesBeforeCommit(
-    self: OutputCommitter, changed: Changed
+    self: OutputCommitter, changed: Changed, positions: Iterable[TopicPartition]
 ) -> list[list[RecordMetadata]]:
     """Stores have the changes, and their mark, as soon as the changelog has them."""
-    lasts = await _sendChanges(self, changed)
+    lasts = await _sendChanges(self, changed, positions)
     await self._producer.flush()
     marks = [_markOf(self, store, last) for (_, store, _), last in zip(changed, lasts, strict=True)]
     for (_, store, entries), mark in zip(changed, marks, strict=True):

@@ -159,6 +159,31 @@ class MergeTests(InputCase):
         await self.make(job, processing_guarantee=EXACTLY_ONCE).run()
         self.assertEqual(self.got[0], [("users", 0, COUNT)])
 
+    def test_tableGrows(self) -> Deferred[None]:
+        """A table that gets more while a task starts does not keep it from its end."""
+        return Deferred.fromCoroutine(self._grow())
+
+    async def _grow(self) -> None:
+        await self.createTopic("clicks", 1)
+        await self.createTopic("users", 1)
+        await self.sendAll("clicks", 0, COUNT, 1)
+        await self.sendAll("users", 0, COUNT, 9)
+        job = self.job(Input("clicks"), Input("users", isBootstrap=True))
+        await self.make(job).run()
+        self.got.clear()
+        await self.sendAll("clicks", 0, COUNT, 1)
+        container = self.make(job)
+        ask = container._bootstrapEnds
+
+        async def askLater(places: Any) -> Any:
+            await self.sendAll("users", 0, 1)
+            return await ask(places)
+
+        container._bootstrapEnds = askLater  # type: ignore[method-assign]
+        await container.run()
+        clicks = [offset for topic, _task, offset in self.got[0] if topic == "clicks"]
+        self.assertEqual(clicks, list(range(COUNT, 2 * COUNT)))
+
     def test_idle(self) -> Deferred[None]:
         """With C{max.task.idle.ms} an input at its end is waited for; to the end, it is not."""
         return Deferred.fromCoroutine(self._idle())
