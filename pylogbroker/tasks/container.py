@@ -575,7 +575,9 @@ class TaskContainer:
             if task.instance is not None:
                 task.instance.positions.update(
                     (place, position)
-                    for place, position in task.inputs.positions(task.partitions, read).items()
+                    for place, position in task.inputs.positions(
+                        sorted(task.partitions), read
+                    ).items()
                     if position is not None
                 )
         await self._commit()
@@ -718,7 +720,7 @@ class TaskContainer:
         starts = {place: at for task in tasks for place, at in task.inputs.starts.items()}
         await self._closeTasks(tasks)
         owned = set(self._consumer.assignment())
-        places = [place for task in tasks for place in task.partitions if place in owned]
+        places = [place for task in tasks for place in sorted(task.partitions) if place in owned]
         committed = await self._consumer.committed(places)
         owned = set(self._consumer.assignment())
         for place in sorted(owned.intersection(places)):
@@ -782,7 +784,7 @@ class TaskContainer:
     async def _bootstrapEnds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where partitions end now, of bootstrapped inputs."""
         topics = {each.topic for each in self.job.inputs if each.isBootstrap}
-        wanted = {place: LATEST for place in places if place.topic in topics}
+        wanted = {place: LATEST for place in sorted(places) if place.topic in topics}
         if not wanted:
             return {}
         isCommitted = bool(self._consumer.settings.isolationLevel)
@@ -976,7 +978,7 @@ class TaskContainer:
                     if instance is None
                     else {name: each.count for name, each in sorted(instance.counters.items())},
                     {
-                        **task.inputs.positions(task.partitions, read),
+                        **task.inputs.positions(sorted(task.partitions), read),
                         **task.inputs.broadcastPositions(),
                     },
                 )

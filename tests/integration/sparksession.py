@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import chdir
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,9 @@ def startSession(folder: str) -> Any:
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    # Spark's processes keep this folder as their own, and must not lose it with a test's.
+    with chdir(folder):
+        return builder.getOrCreate()
 
 
 def sharedSession() -> Any:

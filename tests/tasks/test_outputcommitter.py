@@ -72,7 +72,7 @@ class LostMessageTests(ContainerCase):
                 [Output("out", STRING, STRING)],
                 onError=SKIP,
             )
-            # Long enough that a slow machine commits no part of the batch, which counts as a success.
+            # A slow machine must not commit a part of the batch: that counts as a success.
             settings = {"processing_guarantee": guarantee, "commit_interval_ms": "400"}
             container = self.make(job, isUntilEnd=False, **settings)
             failure = await self.failureOf(container.run(), UnknownOutcomeError)

@@ -217,7 +217,9 @@ class TaskReporter:
 
     async def _ends(self) -> dict[TopicPartition, int]:
         """The ends of the partitions of all tasks, as far as their leaders tell them."""
-        places = {place: LATEST for task in self._container.status() for place in task.positions}
+        places = {
+            place: LATEST for task in self._container.status() for place in sorted(task.positions)
+        }
         if not places:
             return {}
         found = await self._admin.listOffsets(places, isCommitted=True)

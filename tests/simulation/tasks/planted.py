@@ -103,7 +103,7 @@ PLANTS = {
         "Samza's checkpoints", "were sent for", 21, [(OutputCommitter, "_confirm", confirmsNothing)]
     ),
     "a mark that is written before its transaction is committed": Plant(
-        "KIP-892", "is wrong", 184, [(OutputCommitter, "_sendChanges", appliesBeforeCommit)]
+        "KIP-892", "is wrong", 101, [(OutputCommitter, "_sendChanges", appliesBeforeCommit)]
     ),
     "a store that is not restored": Plant(
         "Samza's changelogs",
@@ -114,11 +114,11 @@ PLANTS = {
     "a store on the disk that is not restored": Plant(
         "Samza's changelogs",
         "and its changelog differ",
-        43,
+        3,
         [(ChangelogRestorer, "restore", trustsTheMark)],
     ),
     "a mark that is one too far": Plant(
-        "made here", "and its changelog differ", 89, [(OutputCommitter, "_markOf", marksTooFar)]
+        "made here", "and its changelog differ", 5, [(OutputCommitter, "_markOf", marksTooFar)]
     ),
     "changelogs that are read with what was aborted": Plant(
         "KIP-129", "is wrong", 39, [(KafkaTaskSettings, "forConsumer", readsUncommitted)]
@@ -133,6 +133,6 @@ PLANTS = {
         "made here", "has counted", 5, [(KeyValueStore, "rollBack", keepsWhatFailed)]
     ),
     "positions of what was fetched": Plant(
-        "Samza's checkpoints", "has counted", 5, [(OutputCommitter, "commit", committedOfPositions)]
+        "Samza's checkpoints", "has counted", 98, [(OutputCommitter, "commit", committedOfPositions)]
     ),
 }

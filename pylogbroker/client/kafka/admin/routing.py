@@ -221,13 +221,13 @@ class AdminRouter:
                 found.update(answer)
             return found
 
-        return self.each(sorted(TopicPartition(*place) for place in places), at, what)
+        return self.each([TopicPartition(*place) for place in places], at, what)
 
     async def _leaders(
         self, places: Collection[TopicPartition], refused: dict[TopicPartition, Any]
     ) -> dict[int, list[TopicPartition]]:
         """Partitions by the number of their leader. Those that have none are refused."""
-        found = await self.cluster.lookUp(sorted({place.topic for place in places}))
+        found = await self.cluster.lookUp(dict.fromkeys(place.topic for place in places))
         topics = {topic.name: topic for topic in found.topics}
         byNode: dict[int, list[TopicPartition]] = {}
         for place in places:
