@@ -18,7 +18,6 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from twisted.logger import Logger
 
 from pylogbroker.config.kafka.clientsettings import EARLIEST, LATEST, READ_COMMITTED
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
@@ -34,8 +33,6 @@ from pylogbroker.spark.options import SUBSCRIBE
 from pylogbroker.spark.tasks.inputpositions import InputPositions, checkpointTopics, handledUpTo
 from pylogbroker.spark.tasks.processor import INPUT_COLUMNS, OUTPUT_SCHEMA, TaskProcessor
 from pylogbroker.tasks.job import Job
-
-log = Logger()
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 MAX_OFFSETS, MAX_OFFSETS_DEFAULT = "spark.pylogbroker.task.maxOffsetsPerTrigger", 100_000
@@ -363,6 +360,7 @@ def waitForAll(
     onProgress: Callable[[], None],
     purgeMs: int,
     clock: Callable[[], float],
+    warn: Callable[[str], object],
 ) -> None:
     """
     Wait until all queries have ended. The first failure ends all.
@@ -370,6 +368,7 @@ def waitForAll(
     @param isStopped: whether all are to end now.
     @param purgeMs: milliseconds between two purges.
     @param clock: seconds.
+    @param warn: is told of each purge that fails.
     @raise SparkQueryError: one has failed.
     """
     waiting = list(queries)
@@ -384,7 +383,7 @@ def waitForAll(
                     try:
                         each.purge()
                     except PylogbrokerError as error:  # the next one deletes more
-                        log.info("{job}: {error}", job=each.job.name, error=error)
+                        warn(f"job {each.job.name}: {error}")
     finally:
         for each in queries:
             each.stop()

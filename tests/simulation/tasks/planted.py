@@ -133,6 +133,9 @@ PLANTS = {
         "made here", "has counted", 5, [(KeyValueStore, "rollBack", keepsWhatFailed)]
     ),
     "positions of what was fetched": Plant(
-        "Samza's checkpoints", "has counted", 98, [(OutputCommitter, "commit", committedOfPositions)]
+        "Samza's checkpoints",
+        "has counted",
+        98,
+        [(OutputCommitter, "commit", committedOfPositions)],
     ),
 }

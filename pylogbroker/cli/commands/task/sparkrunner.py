@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from argparse import Namespace
-from collections.abc import Callable
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ async def runOnSpark(options: Namespace, streams: Streams) -> int:
         await admin.close()
     names = ", ".join(job.name for job in options.jobs)
     streams.say(f"runs job {names} on Spark, with its state in {options.taskSettings.stateDir}")
-    running = _RunningQueries(options, place, taskCounts, streams.reactor.seconds)
+    running = _RunningQueries(options, place, taskCounts, streams)
     progress = TaskProgress(streams, lambda: [running.report])
     worker = ThreadPoolWorker(streams.reactor, "spark", 1)
     worker.start()
@@ -109,13 +109,13 @@ class _RunningQueries:
         options: Namespace,
         place: JobPlace,
         taskCounts: list[int],
-        clock: Callable[[], float],
+        streams: Streams,
     ) -> None:
         self.report = ContainerReport(sum(taskCounts))
         self.isStopped = Event()
         self._options = options
         self._place = place
-        self._clock = clock
+        self._streams = streams
         self._taskCounts = taskCounts
 
     def run(self) -> None:
@@ -139,7 +139,8 @@ class _RunningQueries:
                 self.isStopped.is_set,
                 lambda: self._show(queries),
                 options.taskSettings.repartitionPurgeIntervalMs,
-                self._clock,
+                self._streams.reactor.seconds,
+                partial(self._streams.reactor.callFromThread, self._streams.warn),
             )
 
     def _show(self, queries: list[JobQuery]) -> None:
