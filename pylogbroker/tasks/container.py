@@ -67,7 +67,7 @@ from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.tasks.inputs.ends import InputEnds, placesOf
 from pylogbroker.tasks.inputs.purger import RepartitionPurger
 from pylogbroker.tasks.inputs.queues import InputQueues, byPartition
-from pylogbroker.tasks.inputs.taskinputs import TaskInputs, ranksOf
+from pylogbroker.tasks.inputs.taskinputs import TaskInputs
 from pylogbroker.tasks.job import ROCKSDB, Job, Store
 from pylogbroker.tasks.outputcommitter import OutputCommitter
 from pylogbroker.tasks.reports.reporter import TaskReporter
@@ -225,7 +225,7 @@ class TaskContainer:
         self._preparing: Deferred[None] | None = None
         self._trigger: Any = None
         self._wake: Callable[[], None] = lambda: None
-        self._ranks = ranksOf(job)
+        self._ranks = job.ranks
         self._ends: InputEnds | None = None
         self._purger: RepartitionPurger | None = None
         self._turn = 0  # of the task that gets messages first
@@ -782,19 +782,20 @@ class TaskContainer:
         return TaskInputs(self._ranks, queues, self._consumer, broadcasts, self._ends)
 
     async def _bootstrapEnds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where partitions end now, of bootstrapped inputs."""
+        """
+        Where partitions of bootstrapped inputs end now; for a container that is to end, where they
+        ended when it began, since it reads no further.
+        """
         topics = {each.topic for each in self.job.inputs if each.isBootstrap}
-        wanted = {place: LATEST for place in sorted(places) if place.topic in topics}
+        wanted = sorted(place for place in places if place.topic in topics)
+        if self._ends is not None:
+            return {place: self._ends.endOf(place) for place in wanted}
         if not wanted:
             return {}
         isCommitted = bool(self._consumer.settings.isolationLevel)
-        found = checkAll(await self._admin.listOffsets(wanted, isCommitted=isCommitted))
-        ends = {place: each.offset for place, each in found.items()}
-        if self._ends is not None:  # where it is not read beyond what there was at the start
-            for place, offset in ends.items():
-                known = self._ends.endOf(place)
-                ends[place] = offset if known is None else min(offset, known)
-        return ends
+        asked = dict.fromkeys(wanted, LATEST)
+        found = checkAll(await self._admin.listOffsets(asked, isCommitted=isCommitted))
+        return {place: each.offset for place, each in found.items()}
 
     async def _start(self, task: _Task) -> None:
         topics, restorer = self._topics, self._restorer
@@ -964,25 +965,21 @@ class TaskContainer:
         made = []
         read = self._consumer.positions
         for number, task in sorted(self._tasks.items()):
+            positions = {
+                **task.inputs.positions(sorted(task.partitions), read),
+                **task.inputs.broadcastPositions(),
+            }
+            status = TaskStatus(number, task.phase.value, 0, 0, {}, {}, positions)
             instance = task.instance
-            made.append(
-                TaskStatus(
-                    number,
-                    task.phase.value,
-                    0 if instance is None else instance.handledCount,
-                    0 if instance is None else instance.failedCount,
-                    {}
-                    if instance is None
-                    else {each.name: each.size for each in instance.stores.values()},
-                    {}
-                    if instance is None
-                    else {name: each.count for name, each in sorted(instance.counters.items())},
-                    {
-                        **task.inputs.positions(sorted(task.partitions), read),
-                        **task.inputs.broadcastPositions(),
-                    },
+            if instance is not None:
+                counters = sorted(instance.counters.items())
+                status = status._replace(
+                    handledCount=instance.handledCount,
+                    failedCount=instance.failedCount,
+                    storeSizes={each.name: each.size for each in instance.stores.values()},
+                    counters={name: each.count for name, each in counters},
                 )
-            )
+            made.append(status)
         return made
 
     @property

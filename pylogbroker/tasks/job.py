@@ -257,6 +257,19 @@ class Job:
         return f"{self.name}-{repartition.name}-repartition"
 
     @property
+    def ranks(self) -> dict[str, tuple[bool, int]]:
+        """
+        The order of its topics at equal timestamps: bootstrapped inputs, the other inputs as they
+        stand in the job, repartition topics.
+        """
+        found: dict[str, tuple[bool, int]] = {}
+        for each in self.inputs:
+            found[each.topic] = (not each.isBootstrap, len(found))
+        for repartition in self.repartitions:
+            found[self.repartitionTopicOf(repartition)] = (True, len(found))
+        return found
+
+    @property
     def deadLetters(self) -> str:
         """The topic of messages that could not be handled."""
         given = self.deadLetterTopic + self._topicSuffix if self.deadLetterTopic else ""

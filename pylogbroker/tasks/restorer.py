@@ -12,7 +12,7 @@ What must be true:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,10 @@ from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.routing import checkAll
 from pylogbroker.client.kafka.admin.topics import EARLIEST, LATEST
 from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
-from pylogbroker.consumer.kafka.consumer import KafkaConsumer
+from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
 from pylogbroker.net.workers import IWorker
 from pylogbroker.tasks.state.engines import ChangelogMark, IStoreEngine
+from pylogbroker.tasks.state.keyvaluestore import Entry
 from pylogbroker.types import TopicPartition
 
 BATCH_COUNT = 2_000
@@ -50,6 +51,20 @@ class RestoreProgress:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.offset - self.start:,} of {self.end - self.start:,}"
+
+
+def changesOf(
+    records: Sequence[ConsumerRecord], topicId: bytes
+) -> tuple[list[Entry], ChangelogMark]:
+    """
+    What messages of a changelog's partition change in a store.
+
+    @param records: one or more, in the order of the log.
+    @param topicId: of the changelog, 16 bytes.
+    @return: the entries, and the mark behind them.
+    """
+    entries = [(each.key, each.value) for each in records if each.key is not None]
+    return entries, ChangelogMark(topicId, records[-1].offset + 1)
 
 
 class ChangelogRestorer:
@@ -145,8 +160,7 @@ class ChangelogRestorer:
             while progress.offset < progress.end:
                 records = consumer.takeMany(BATCH_COUNT)
                 if records:
-                    entries = [(each.key, each.value) for each in records if each.key is not None]
-                    mark = ChangelogMark(topicId, records[-1].offset + 1)
+                    entries, mark = changesOf(records, topicId)
                     await self._worker.submit(partial(engine.write, entries, mark))
                     self.restoredCount += len(entries)
                 position = consumer.positions.get(place, progress.offset)

@@ -33,9 +33,10 @@ from pylogbroker.config.kafka.clientsettings import NO_RESET, KafkaConsumerSetti
 from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
 from pylogbroker.errors import LogTruncatedError, OffsetOutOfRangeError, PylogbrokerError
 from pylogbroker.net.workers import IWorker
+from pylogbroker.tasks.inputs.queues import byPartition
 from pylogbroker.tasks.job import Job, Store
-from pylogbroker.tasks.restorer import ChangelogRestorer
-from pylogbroker.tasks.state.engines import ChangelogMark, IStoreEngine, closeEngines
+from pylogbroker.tasks.restorer import ChangelogRestorer, changesOf
+from pylogbroker.tasks.state.engines import IStoreEngine, closeEngines
 from pylogbroker.tasks.topics import JobTopics
 from pylogbroker.types import TopicPartition
 
@@ -303,12 +304,9 @@ class StandbyTasks:
         self, records: Iterable[ConsumerRecord]
     ) -> list[tuple[_StandbyStore, list[ConsumerRecord]]]:
         """What each store gets; by the stores of now, since others may come meanwhile."""
-        found: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for record in records:
-            place = TopicPartition(record.topic, record.partition)
-            found.setdefault(place, []).append(record)
         return [
-            (self._standbys[place.partition].stores[place], batch) for place, batch in found.items()
+            (self._standbys[place.partition].stores[place], list(run))
+            for place, run in byPartition(records)
         ]
 
     async def _apply(self, store: _StandbyStore, batch: list[ConsumerRecord]) -> None:
@@ -338,8 +336,7 @@ class StandbyTasks:
         self, place: TopicPartition, store: _StandbyStore, batch: list[ConsumerRecord]
     ) -> float:
         """@return: how long the worker had to do with it, in seconds."""
-        entries = [(each.key, each.value) for each in batch if each.key is not None]
-        mark = ChangelogMark(self._topics.topicIds[place.topic], batch[-1].offset + 1)
+        entries, mark = changesOf(batch, self._topics.topicIds[place.topic])
 
         def write() -> float:
             begun = self._reactor.seconds()

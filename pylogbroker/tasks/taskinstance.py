@@ -46,7 +46,6 @@ REASON_SIZE_MAX = 10_000
 
 Headers = Iterable[tuple[str, bytes | None]]
 
-
 _Before = tuple[int, int, bool, bool]
 """What a task had sent, and asked for, before a message."""
 
@@ -78,6 +77,18 @@ class IncomingRecord(Protocol):
 
     @property
     def headers(self) -> Headers: ...
+
+
+class InputRecord(NamedTuple):
+    """An L{IncomingRecord} that comes from no consumer."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
 
 
 class OutgoingRecord(NamedTuple):

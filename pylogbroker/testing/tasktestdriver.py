@@ -29,7 +29,7 @@ from pylogbroker.tasks.serdes import BYTES, Serde
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.tasks.state.memoryengine import MemoryEngine
-from pylogbroker.tasks.taskinstance import OutgoingRecord, TaskInstance
+from pylogbroker.tasks.taskinstance import InputRecord, OutgoingRecord, TaskInstance
 from pylogbroker.types import formatCount
 
 UNSETTLED_MAX = 10 << 20
@@ -52,16 +52,6 @@ class SentRecord(NamedTuple):
     timestamp: int | None
     headers: Headers
     partition: int | None
-
-
-class _Input(NamedTuple):
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
 
 
 class TaskTestDriver:
@@ -160,12 +150,14 @@ class TaskTestDriver:
         taken = [self._taskOf(partition)] if tasks is None else tasks
         self._offsets[topic, partition] = offset + 1
         timestamp = self.nowMs if sent.timestamp is None else sent.timestamp
-        record = _Input(topic, partition, offset, timestamp, sent.key, sent.value, sent.headers)
+        record = InputRecord(
+            topic, partition, offset, timestamp, sent.key, sent.value, sent.headers
+        )
         for task in taken:
             self._process(task, record)
             self._collect(task)
 
-    def _process(self, task: TaskInstance, record: _Input) -> None:
+    def _process(self, task: TaskInstance, record: InputRecord) -> None:
         if task.isAsync:
             self._call(lambda: task.processAsync([record]))
         else:

@@ -4,8 +4,8 @@ with L{pylogbroker.testing.tasktestdriver.TaskTestDriver}.
 
 A case is what a test does: new drivers for both jobs of C{docs/examples/tasks/wordcount.py}, a line
 of ten words in, its words out and into the second job, the counts of its store and of its changelog
-compared with those of a C{Counter}, and both drivers closed. A high-level case is the same of one
-job of streams: a new driver, the line in, its counts out, and those of its store.
+compared with those of a C{Counter}, and both drivers closed. A high-level case does so
+with one job of streams: a new driver, the line in, its counts out, and those of its store.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Chromium:
         self._ask("POST", f"/element/{found}/value", {"text": text})
 
     def press(self, *keys: str) -> None:
-        """Press keys, one after the other, wherever the focus is."""
+        """Press keys, one after the other, on the element that has the focus."""
         made = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         actions = [{"type": "key", "id": "keyboard", "actions": made}]
         self._ask("POST", "/actions", {"actions": actions})

@@ -112,7 +112,7 @@ class TakeoverTests(StandbyCase):
 
     @asTest
     async def test_exactlyOnce(self) -> None:
-        """Likewise."""
+        """With exactly once, too, stores have what was committed."""
         await self._takeOver(ROCKSDB, EXACTLY_ONCE)
 
     @asTest
@@ -276,7 +276,8 @@ class FollowerTests(StandbyCase):
         await self.untilLag(follower)
         [standby] = follower._standbys.values()
         [engine] = standby.engines.values()
-        Path(engine._directory, DAMAGED).write_text("a test", encoding="ascii")  # type: ignore[attr-defined]
+        directory: str = engine._directory  # type: ignore[attr-defined]
+        Path(directory, DAMAGED).write_text("a test", encoding="ascii")
         await self.worker.submit(engine.close)
         with capturedLogs() as events:
             await self.write("c")

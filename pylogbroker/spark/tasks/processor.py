@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import (
@@ -40,7 +40,7 @@ from pylogbroker.spark.tasks.mapstateengine import MapStateEngine
 from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
-from pylogbroker.tasks.taskinstance import Headers, OutgoingRecord, TaskInstance
+from pylogbroker.tasks.taskinstance import InputRecord, OutgoingRecord, TaskInstance
 
 SEQUENCE_HEADER = "pylogbroker.task.sequence"
 """Of a message in a repartition topic: C{task:number}, both as decimals."""
@@ -73,34 +73,18 @@ _OutputRow = Row(
 log = logging.getLogger(__name__)
 
 
-class InputRow(NamedTuple):
-    """
-    A message, as L{TaskInstance} reads one.
-
-    @ivar timestamp: milliseconds since the epoch; -1: none.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-
 def stateNameOf(store: str) -> str:
     """The name in Spark's state of a job's store."""
     return f"store-{store}"
 
 
-def inOrder(rows: Iterable[InputRow], job: Job) -> list[InputRow]:
+def inOrder(rows: Iterable[InputRecord], job: Job) -> list[InputRecord]:
     """
     The order in which a task handles messages.
 
     @raise OffsetConflictError: two rows have one offset.
     """
-    partitions: dict[tuple[str, int], list[InputRow]] = {}
+    partitions: dict[tuple[str, int], list[InputRecord]] = {}
     for row in rows:
         partitions.setdefault((row.topic, row.partition), []).append(row)
     for found in partitions.values():
@@ -112,9 +96,7 @@ def inOrder(rows: Iterable[InputRow], job: Job) -> list[InputRow]:
                 )
     if len(partitions) == 1:
         return found
-    inputs = sorted(job.inputs, key=lambda each: not each.isBootstrap)
-    topics = [each.topic for each in inputs] + [*map(job.repartitionTopicOf, job.repartitions)]
-    ranks = {topic: number for number, topic in enumerate(topics)}
+    ranks = job.ranks
     ordered = [partitions[place] for place in sorted(partitions, key=lambda p: (ranks[p[0]], p[1]))]
     return list(merge(*ordered, key=lambda row: row.timestamp))
 
@@ -180,7 +162,7 @@ class TaskProcessor(StatefulProcessor):
 
         return self._run(int(key[0]), work)
 
-    def _checkPositions(self, task: int, rows: Iterable[InputRow]) -> None:
+    def _checkPositions(self, task: int, rows: Iterable[InputRecord]) -> None:
         lasts: dict[tuple[str, int], int] = {}
         for row in rows:
             place = (row.topic, row.partition)
@@ -196,7 +178,7 @@ class TaskProcessor(StatefulProcessor):
         for place, offset in lasts.items():
             self._positions.updateValue(place, (offset + 1,))
 
-    def _leaveOutRepeated(self, rows: list[InputRow]) -> list[InputRow]:
+    def _leaveOutRepeated(self, rows: list[InputRecord]) -> list[InputRecord]:
         """The rows without what was sent again to repartition topics; their header goes."""
         if not self._repartitions:
             return rows
@@ -288,13 +270,13 @@ def _rowOf(record: OutgoingRecord) -> Row:
     )
 
 
-def _inputRows(rows: Iterable[Row]) -> Iterator[InputRow]:
+def _inputRows(rows: Iterable[Row]) -> Iterator[InputRecord]:
     for row in rows:
         _task, topic, partition, offset, timestamp, key, value, headers = row
-        yield InputRow(topic, partition, offset, timestamp, key, value, _pairs(headers))
+        yield InputRecord(topic, partition, offset, timestamp, key, value, _pairs(headers))
 
 
-def _sequenceOf(row: InputRow) -> tuple[int, int] | None:
+def _sequenceOf(row: InputRecord) -> tuple[int, int] | None:
     """Who has sent a message of a repartition topic, and its number; L{None}: it has none."""
     for name, value in row.headers:
         if name == SEQUENCE_HEADER and value is not None:

@@ -50,9 +50,9 @@ class InputEnds:
         found = checkAll(await self._admin.listOffsets(places, isCommitted=True))
         self._ends = {place: each.offset for place, each in found.items()}
 
-    def endOf(self, place: TopicPartition) -> int | None:
-        """The end of a partition of an input; L{None}: it has none, as it is no input's."""
-        return self._ends.get(place)
+    def endOf(self, place: TopicPartition) -> int:
+        """The end of a partition of an input."""
+        return self._ends[place]
 
     def isReached(self, place: TopicPartition, position: int | None) -> bool:
         """Whether a position is at the end of a partition; of a repartition topic, never."""

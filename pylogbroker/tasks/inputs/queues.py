@@ -143,7 +143,7 @@ class InputQueues:
         """
         The next messages.
 
-        @param countMax: at most so many.
+        @param countMax: of the messages that are returned.
         @param progress: how far the consumer has read a partition.
         """
         self.dueAtMs = None

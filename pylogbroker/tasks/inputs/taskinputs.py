@@ -18,21 +18,7 @@ from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.tasks.inputs.ends import InputEnds
 from pylogbroker.tasks.inputs.queues import InputQueues, Rank, ReadProgress
-from pylogbroker.tasks.job import Job
 from pylogbroker.types import TopicPartition
-
-
-def ranksOf(job: Job) -> dict[str, Rank]:
-    """
-    The order of a job's inputs at equal timestamps: bootstrapped ones, the others as they stand in
-    the job, repartition topics.
-    """
-    ranks: dict[str, Rank] = {}
-    for each in job.inputs:
-        ranks[each.topic] = (not each.isBootstrap, len(ranks))
-    for repartition in job.repartitions:
-        ranks[job.repartitionTopicOf(repartition)] = (True, len(ranks))
-    return ranks
 
 
 class TaskInputs:
@@ -45,14 +31,14 @@ class TaskInputs:
 
     def __init__(
         self,
-        ranks: dict[str, Rank],
+        ranks: Mapping[str, Rank],
         queues: InputQueues,
         reader: KafkaConsumer,
         broadcasts: KafkaConsumer | None,
         ends: InputEnds | None,
     ) -> None:
         """
-        @param ranks: of the topics; see L{ranksOf}.
+        @param ranks: of the topics; see L{Job.ranks<pylogbroker.tasks.job.Job.ranks>}.
         @param queues: of this alone.
         @param reader: of the group.
         @param ends: where the inputs end for this container.
@@ -81,7 +67,7 @@ class TaskInputs:
     def addBroadcasts(
         self, places: Iterable[TopicPartition], bootstrapEnds: dict[TopicPartition, int]
     ) -> None:
-        """Likewise, of broadcast inputs: all of them at once."""
+        """Begin with the partitions of broadcast inputs, all of them at once; see L{add}."""
         assert self.broadcasts is not None
         self._broadcastPlaces = set(places)
         self.add(self._broadcastPlaces, bootstrapEnds)
@@ -126,7 +112,7 @@ class TaskInputs:
         }
 
     def broadcastPositions(self) -> dict[TopicPartition, int | None]:
-        """Likewise, of the partitions of broadcast inputs."""
+        """Where the next message of each partition of a broadcast input is; see L{positions}."""
         if self.broadcasts is None:
             return {}
         return self.positions(self._broadcastPlaces, self.broadcasts.positions)

@@ -117,13 +117,25 @@ class _Node:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.step.name or self.step.kindName}>"
 
+    def _function(
+        self,
+        kind: type[FunctionStep],
+        function: Callable[..., Any],
+        key: Serde | None,
+        message: Serde | None,
+        name: str,
+    ) -> FunctionStep:
+        """The step of a function, behind this one."""
+        _checkFunction(kind.kind, name, function)
+        return kind(parents=(self.step,), function=function, key=key, message=message, name=name)
+
 
 class KStream(_Node):
     """Messages, each of which stands for itself."""
 
     def filter(self, predicate: Callable[[Any, Any], Any], name: str = "") -> KStream:
         """Those for which C{predicate(key, message)} is true."""
-        return self._next(Filter, predicate, self.step.key, self.step.message, name)
+        return KStream(self._function(Filter, predicate, self.step.key, self.step.message, name))
 
     def filterNot(self, predicate: Callable[[Any, Any], Any], name: str = "") -> KStream:
         """Those for which C{predicate(key, message)} is false."""
@@ -137,13 +149,13 @@ class KStream(_Node):
         name: str = "",
     ) -> KStream:
         """The pair C{mapper(key, message)} in place of each."""
-        return self._next(Map, mapper, key, message, name)
+        return KStream(self._function(Map, mapper, key, message, name))
 
     def mapValues(
         self, mapper: Callable[[Any], Any], message: Serde | None = None, name: str = ""
     ) -> KStream:
         """C{mapper(message)} in place of each message, under the same key."""
-        return self._next(MapValues, mapper, self.step.key, message, name)
+        return KStream(self._function(MapValues, mapper, self.step.key, message, name))
 
     def flatMap(
         self,
@@ -153,36 +165,23 @@ class KStream(_Node):
         name: str = "",
     ) -> KStream:
         """The pairs C{mapper(key, message)} in place of each."""
-        return self._next(FlatMap, mapper, key, message, name)
+        return KStream(self._function(FlatMap, mapper, key, message, name))
 
     def flatMapValues(
         self, mapper: Callable[[Any], Iterable[Any]], message: Serde | None = None, name: str = ""
     ) -> KStream:
         """The messages C{mapper(message)} in place of each, under the same key."""
-        return self._next(FlatMapValues, mapper, self.step.key, message, name)
+        return KStream(self._function(FlatMapValues, mapper, self.step.key, message, name))
 
     def selectKey(
         self, mapper: Callable[[Any, Any], Any], key: Serde | None = None, name: str = ""
     ) -> KStream:
         """The same messages under the keys C{mapper(key, message)}."""
-        return self._next(SelectKey, mapper, key, self.step.message, name)
+        return KStream(self._function(SelectKey, mapper, key, self.step.message, name))
 
     def peek(self, action: Callable[[Any, Any], Any], name: str = "") -> KStream:
-        """The same; C{action(key, message)} is called for each."""
-        return self._next(Peek, action, self.step.key, self.step.message, name)
-
-    def _next(
-        self,
-        kind: type[FunctionStep],
-        function: Callable[..., Any],
-        key: Serde | None,
-        message: Serde | None,
-        name: str,
-    ) -> KStream:
-        _checkFunction(kind.kind, name, function)
-        return KStream(
-            kind(parents=(self.step,), function=function, key=key, message=message, name=name)
-        )
+        """This stream; C{action(key, message)} is called for each message."""
+        return KStream(self._function(Peek, action, self.step.key, self.step.message, name))
 
     def merge(self, other: KStream, name: str = "") -> KStream:
         """The messages of both, in no order of their own."""
@@ -507,25 +506,14 @@ class KTable(_Node):
 
     def filter(self, predicate: Callable[[Any, Any], Any], name: str = "") -> KTable:
         """The table of those for which C{predicate(key, value)} is true."""
-        _checkFunction("filter", name, predicate)
-        step = self.step
-        return self._next(
-            Filter(
-                parents=(step,), function=predicate, key=step.key, message=step.message, name=name
-            )
-        )
+        step = self._function(Filter, predicate, self.step.key, self.step.message, name)
+        return KTable(replace(step, isTable=True))
 
     def mapValues(
         self, mapper: Callable[[Any], Any], message: Serde | None = None, name: str = ""
     ) -> KTable:
         """The table of C{mapper(value)} for each value."""
-        _checkFunction("mapValues", name, mapper)
-        step = self.step
-        return self._next(
-            MapValues(parents=(step,), function=mapper, key=step.key, message=message, name=name)
-        )
-
-    def _next(self, step: PlanStep) -> KTable:
+        step = self._function(MapValues, mapper, self.step.key, message, name)
         return KTable(replace(step, isTable=True))
 
     def join(

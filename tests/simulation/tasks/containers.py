@@ -214,7 +214,7 @@ class SimulatedWriter:
         self._isTransactional = isTransactional
 
     async def write(self, count: int, seconds: float) -> None:
-        """Write so many messages in about so long."""
+        """Write C{count} messages in about C{seconds}."""
         random, left = self._random, count
         while left > 0:
             producer = KafkaProducer(

@@ -16,7 +16,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import OffsetConflictError, TaskFailedError
 from pylogbroker.spark.tasks.processor import (
     INPUT_COLUMNS,
-    InputRow,
     TaskProcessor,
     inOrder,
     stateNameOf,
@@ -24,7 +23,7 @@ from pylogbroker.spark.tasks.processor import (
 from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask
 from pylogbroker.tasks.job import DEAD_LETTER, SKIP, Input, Job, Output, Store
 from pylogbroker.tasks.serdes import INTEGER, STRING
-from pylogbroker.tasks.taskinstance import REASON_HEADER
+from pylogbroker.tasks.taskinstance import REASON_HEADER, InputRecord
 from tests.tasks.jobs import countLines, countWords, splitWords
 
 CACHE_SIZE = 1 << 20
@@ -80,7 +79,7 @@ class OrderTests(SynchronousTestCase):
 
     def test_offsets(self) -> None:
         """Each partition is in the order of its offsets, whatever the timestamps are."""
-        rows = [InputRow("a", 0, number, number % 7, None, None, ()) for number in range(100)]
+        rows = [InputRecord("a", 0, number, number % 7, None, None, ()) for number in range(100)]
         mixed = random.Random(1).sample(rows, len(rows))
         self.assertEqual(inOrder(mixed, recorder()), rows)
 
@@ -91,12 +90,12 @@ class OrderTests(SynchronousTestCase):
         """
         found = inOrder(
             [
-                InputRow("a", 0, 0, 3, None, None, ()),
-                InputRow("a", 0, 1, 2, None, None, ()),
-                InputRow("b", 1, 0, 3, None, None, ()),
-                InputRow("b", 0, 0, 3, None, None, ()),
-                InputRow("b", 0, 1, -1, None, None, ()),
-                InputRow("b", 0, 2, 4, None, None, ()),
+                InputRecord("a", 0, 0, 3, None, None, ()),
+                InputRecord("a", 0, 1, 2, None, None, ()),
+                InputRecord("b", 1, 0, 3, None, None, ()),
+                InputRecord("b", 0, 0, 3, None, None, ()),
+                InputRecord("b", 0, 1, -1, None, None, ()),
+                InputRecord("b", 0, 2, 4, None, None, ()),
             ],
             recorder(),
         )
@@ -107,7 +106,7 @@ class OrderTests(SynchronousTestCase):
 
     def test_twice(self) -> None:
         """An offset that is there twice is an error."""
-        rows = [InputRow("a", 0, 7, 0, None, None, ())] * 2
+        rows = [InputRecord("a", 0, 7, 0, None, None, ())] * 2
         error = self.assertRaises(OffsetConflictError, inOrder, rows, recorder())
         self.assertEqual(str(error), "a, partition 0: offset 7 is there twice")
 

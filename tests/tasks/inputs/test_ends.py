@@ -37,7 +37,7 @@ class RepartitionEndTests(ContainerCase):
         return Deferred.fromCoroutine(self._count(AT_LEAST_ONCE))
 
     def test_exactlyOnce(self) -> Deferred[None]:
-        """Likewise: the markers of transactions hold up no end."""
+        """The markers of transactions hold up no end."""
         return Deferred.fromCoroutine(self._count(EXACTLY_ONCE))
 
     def test_others(self) -> Deferred[None]:

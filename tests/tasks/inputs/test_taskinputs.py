@@ -21,7 +21,6 @@ from pylogbroker.config.kafka.clientsettings import KafkaAdminSettings
 from pylogbroker.config.kafka.tasksettings import AT_LEAST_ONCE, EXACTLY_ONCE
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.tasks.api import StreamTask
-from pylogbroker.tasks.inputs.taskinputs import ranksOf
 from pylogbroker.tasks.job import MEMORY, Input, Job, Repartition, Store
 from pylogbroker.tasks.serdes import INTEGER, STRING
 from pylogbroker.types import TopicPartition
@@ -96,7 +95,7 @@ class RankTests(SynchronousTestCase):
             Input("a"),
             Input("s", isBootstrap=True, isBroadcast=True),
         ]
-        ranks = ranksOf(Job("j", StreamTask, inputs, repartitions=[Repartition("r")]))
+        ranks = Job("j", StreamTask, inputs, repartitions=[Repartition("r")]).ranks
         self.assertEqual(
             sorted(ranks, key=ranks.__getitem__), ["t", "s", "b", "a", "j-r-repartition"]
         )
