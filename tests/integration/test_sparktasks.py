@@ -57,11 +57,11 @@ class SparkTaskCase(SparkCase):
                 writer.add(topic, None, key, value, (), timestampMs)
             writer.flush()
 
-    def inContainer(self, file: Path, name: str) -> None:
+    def inContainer(self, file: Path, name: str, *more: str) -> None:
         """Run a job of a file in a container, to the end of what there is."""
         words = [sys.executable, "-m", "pylogbroker", "task", "run", str(file), "--job", name]
         words += ["--bootstrap-server", self.broker.bootstrapServers, "--until-end"]
-        words += ["--state-dir", f"{self.folder}/containers"]
+        words += ["--state-dir", f"{self.folder}/containers", *more]
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
         self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -200,13 +200,13 @@ def sshLog() -> list[str]:
 class StreamTests(SparkTaskCase):
     """Jobs of the high-level API, as they stand in their files."""
 
-    def assertSame(self, name: str, output: str) -> None:
+    def assertSame(self, name: str, output: str, *more: str) -> None:
         """
         Run a job on both engines: outputs are the same sets, the changelogs have the same last
         values, and these are what Spark's state has.
         """
         file = WORD_COUNT.with_name(name.replace("-", "") + ".py")
-        self.inContainer(file, name)
+        self.inContainer(file, name, *more)
         job = loadJobs(str(file))[name]
         onSpark = job.renamed("on-spark")
         with KafkaSinkOptions.fromOptions(self.servers).cluster() as cluster:
@@ -241,9 +241,12 @@ class StreamTests(SparkTaskCase):
         self.assertGreater(len(found), 5)
 
     def test_windowJoin(self) -> None:
-        """Pairs within a minute, and messages that found none."""
+        """
+        Pairs within a minute, and messages that found none. No message is late: the container waits
+        for both sides of the join, which come by topics of the job itself.
+        """
         self.produce("ssh-log", [(None, line.encode()) for line in sshLog()])
-        self.assertSame("ssh-funnel", "ssh-funnel")
+        self.assertSame("ssh-funnel", "ssh-funnel", "--set", "max.task.idle.ms=10000")
 
 
 class BroadcastTests(SparkTaskCase):

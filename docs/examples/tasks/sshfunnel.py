@@ -1,9 +1,10 @@
 """
 A funnel: of the connections to an OpenSSH server that asked for a user who does not exist, which
 tried a password within the next minute, and which did not? A connection is known by the number of
-its process; a line is joined with those up to a minute behind it.
+its process; a line is joined with those up to a minute behind it. Both sides of the join come by
+topics of the job itself: max.task.idle.ms has a task wait for one when the other is ahead.
 
-    pylogbroker task run sshfunnel.py --bootstrap-server localhost:9092
+    pylogbroker task run sshfunnel.py --bootstrap-server localhost:9092 --set max.task.idle.ms=2000
     pylogbroker produce --bootstrap-server localhost:9092 --topic ssh-log /var/log/auth.log
     pylogbroker consume --bootstrap-server localhost:9092 --topic ssh-funnel --from-beginning
 """
