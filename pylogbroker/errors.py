@@ -107,6 +107,10 @@ class MessageTooLargeError(FormatError):
     """A top-level payload is larger than C{max.message.size}."""
 
 
+class RecordTooLargeError(PylogbrokerError):
+    """What a task sends or stores is larger than C{max.request.size} of its producer."""
+
+
 class DecompressionLimitError(FormatError):
     """
     A compressed entry is too large or nested too deeply. No memory beyond the limit was allocated.

@@ -41,7 +41,7 @@ from pylogbroker.auditor.producerwrapper import (
 from pylogbroker.config.kafka.auditedsettings import KafkaAuditedSettings
 from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
 from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
-from pylogbroker.producer.completion import SendGroup
+from pylogbroker.producer.completion import FailureWaiter, SendGroup
 from pylogbroker.producer.kafka.partitionqueue import RecordMetadata
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.producer.kafka.transactions import Transaction
@@ -137,12 +137,13 @@ class AuditedKafkaProducer(ProducerWrapper):
         headers: GivenHeaders = (),
         timestamp: int | None = None,
         partition: int | None = None,
+        waiter: FailureWaiter | None = None,
     ) -> None:
         """
         As L{KafkaProducer.sendNoWait}: the counters, the log and the audit report the outcome.
         """
         sending = self.send(topic, value, key, headers, timestamp, partition)
-        sending.addErrback(lambda _failure: None)
+        sending.addErrback(lambda failure: None if waiter is None else waiter.errback(failure))
 
     def sendMany(
         self, datas: Iterable[ProducerData], partition: int | None = None

@@ -103,11 +103,25 @@ class SendDeferred(_LazyDeferred):
         self.errback(fail)
 
 
+class FailureWaiter:
+    """Takes the outcome of a message in place of a Deferred, if it is a failure."""
+
+    __slots__ = ()
+
+    def errback(self, failure: Failure) -> None:
+        """
+        Called once if the message is not in the log, or may not be.
+
+        @param failure: as that of C{KafkaProducer.send}.
+        """
+        raise NotImplementedError
+
+
 def fireLazily(waiters: Iterable[Any], results: Callable[[int], Any]) -> None:
     """
     Give the messages of a batch their outcomes: as C{waiter.callback(results(index))} for each that
-    is not L{None}. But the result of a L{SendDeferred} is made when it is read. Most never are, and
-    each would be an object that the garbage collector examines.
+    is not L{None} or a L{FailureWaiter}. But the result of a L{SendDeferred} is made when it is
+    read. Most never are, and each would be an object that the garbage collector examines.
 
     @param waiters: of each message, in order.
     @param results: gives a tuple or L{None} for a message's place; must not fail.
@@ -119,7 +133,7 @@ def fireLazily(waiters: Iterable[Any], results: Callable[[int], Any]) -> None:
             waiter._results = results
             waiter._index = index
             waiter._errback = fired
-        elif waiter is not None:
+        elif waiter is not None and not isinstance(waiter, FailureWaiter):
             waiter.callback(results(index))
 
 

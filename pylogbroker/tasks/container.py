@@ -64,6 +64,7 @@ from pylogbroker.net.timer import wallMs
 from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
+from pylogbroker.records.recordbatch import BATCH_OVERHEAD
 from pylogbroker.tasks.inputs.ends import InputEnds, placesOf
 from pylogbroker.tasks.inputs.purger import RepartitionPurger
 from pylogbroker.tasks.inputs.queues import InputQueues, byPartition
@@ -245,6 +246,7 @@ class TaskContainer:
         )
         transactionalId = f"{job.name}-{containerId}" if settings.isExactlyOnce else None
         producing = settings.forProducer(transactionalId, _logWarning)
+        self._recordSizeMax = producing.maxRequestSize - BATCH_OVERHEAD
         self._committer = OutputCommitter(
             reactor,
             job,
@@ -810,7 +812,12 @@ class TaskContainer:
         finally:
             self._restores.release()
         task.instance = TaskInstance(
-            self.job, task.number, stores, self._unsettledMax(), self._leftOut
+            self.job,
+            task.number,
+            stores,
+            self._unsettledMax(),
+            self._leftOut,
+            self._recordSizeMax,
         )
         self._isAsync = task.instance.isAsync
         broadcasts = placesOf(topics.broadcasts)
@@ -842,7 +849,12 @@ class TaskContainer:
             place = TopicPartition(self.job.changelogOf(store), task.number)
             await restorer.restore(place, engine)
             made = stores[store.name] = KeyValueStore[Any, Any](
-                store.name, store.key, store.value, engine, cacheSize // topics.taskCount
+                store.name,
+                store.key,
+                store.value,
+                engine,
+                cacheSize // topics.taskCount,
+                self._recordSizeMax,
             )
             await self._worker.submit(made.measure)
         return stores

@@ -27,6 +27,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.errors import (
@@ -37,15 +38,18 @@ from pylogbroker.errors import (
     TransactionAbortedError,
     TransactionStateError,
     UnknownOutcomeError,
+    describeError,
 )
 from pylogbroker.net.workers import IWorker
+from pylogbroker.producer.completion import FailureWaiter
 from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
 from pylogbroker.producer.kafka.transactions import Transaction
+from pylogbroker.records.batchbuilder import recordSizeMax
 from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import Entry, KeyValueStore
-from pylogbroker.tasks.taskinstance import TaskInstance
-from pylogbroker.types import TopicPartition
+from pylogbroker.tasks.taskinstance import OutgoingRecord, TaskInstance
+from pylogbroker.types import TopicPartition, formatCount
 
 LOST_TRANSACTION_COUNT_MAX = 5
 """
@@ -57,6 +61,47 @@ log = Logger()
 
 Changed = list[tuple[TaskInstance, KeyValueStore[Any, Any], list[Entry]]]
 """Stores with what is not committed in them, and their tasks."""
+
+
+class _Sent(FailureWaiter):
+    """What a task has sent, or changed in a store, until it is confirmed."""
+
+    __slots__ = ("_onLost", "_record", "_storeName", "_task")
+
+    def __init__(
+        self,
+        onLost: Callable[[str, bool], None],
+        task: TaskInstance,
+        record: OutgoingRecord,
+        storeName: str = "",
+    ) -> None:
+        """
+        @param onLost: told when it is lost: what it was, and why, for people; and whether that is
+            the reason why the transaction is lost, and not what follows from it.
+        @param storeName: of a change; otherwise empty.
+        """
+        self._onLost = onLost
+        self._task = task
+        self._record = record
+        self._storeName = storeName
+
+    def errback(self, failure: Failure) -> None:
+        record, task = self._record, self._task
+        assert failure.value is not None
+        size = recordSizeMax(record.key, record.value, record.headers)
+        if self._storeName:
+            what = f"a change of store {self._storeName} of {size:,} bytes for {record.topic}"
+            handled = [f"{at} of {place}" for place, at in sorted(task.positions.items())]
+            # Which message it was of is not kept: the next one may have changed the key again.
+            why = f"of messages before offset {', '.join(handled)}" if handled else ""
+        else:
+            what = f"a message of {size:,} bytes for {record.topic}"
+            topic, partition, offset = record.source or ("", 0, 0)
+            why = f"for offset {offset} of partition {partition} of {topic}" if topic else ""
+        self._onLost(
+            f"task {task.taskName}: {what}{why and ', '}{why}: {describeError(failure.value)}",
+            not isinstance(failure.value, TransactionAbortedError),
+        )
 
 
 class OutputCommitter:
@@ -101,6 +146,8 @@ class OutputCommitter:
         self._storeRanks = {each.name: rank for rank, each in enumerate(job.stores)}
         self._transaction: Transaction | None = None
         self._lossCount = 0  # messages that were not confirmed, as far as that was dealt with
+        self._lossReason = ""  # of the first of those that were not dealt with
+        self._isReasonKnown = False
         self._lossCounts: Counter[TopicPartition] = Counter()  # transactions lost, in a row
 
     async def send(self, instances: Iterable[TaskInstance]) -> None:
@@ -116,7 +163,12 @@ class OutputCommitter:
                 await self._begin()
             for each in outputs:
                 await producer.whenReady()
-                producer.sendNoWait(*each)
+                # Without the source, which is not the producer's.
+                producer.sendNoWait(*each[:-1], _Sent(self._lost, instance, each))
+
+    def _lost(self, text: str, isReason: bool) -> None:
+        if not self._lossReason or (isReason and not self._isReasonKnown):
+            self._lossReason, self._isReasonKnown = text, isReason
 
     async def _begin(self) -> None:
         if self._isExactlyOnce and self._transaction is None:
@@ -208,15 +260,19 @@ class OutputCommitter:
             if topic != before and not self._isExactlyOnce:
                 await self._confirm(positions)
             before = topic
-            for key, value in entries[:-1]:
+            records = [
+                OutgoingRecord(topic, value, key, (), None, instance.partition)
+                for key, value in entries
+            ]
+            for each in records[:-1]:
                 await producer.whenReady()
-                producer.sendNoWait(topic, value, key, (), None, instance.partition)
+                producer.sendNoWait(*each[:-1], _Sent(self._lost, instance, each, store.name))
             await producer.whenReady()
-            key, value = entries[-1]
             found: list[RecordMetadata] = []
             lasts.append(found)
-            sending = producer.send(topic, value, key, (), None, instance.partition)
-            sending.addCallbacks(found.append, lambda _failure: None)  # C{_confirm} sees it
+            sending = producer.send(*records[-1][:-1])
+            last = _Sent(self._lost, instance, records[-1], store.name)
+            sending.addCallbacks(found.append, last.errback)
         return lasts
 
     def _markOf(self, store: KeyValueStore[Any, Any], last: list[RecordMetadata]) -> ChangelogMark:
@@ -240,7 +296,10 @@ class OutputCommitter:
             raise self._asAborted(producer.fatalError)
         if not count:
             return
-        text = f"job {self._job.name}: {count} messages that tasks sent were not confirmed"
+        text = (
+            f"job {self._job.name}: {formatCount(count, 'message')} that tasks sent "
+            f"{'was' if count == 1 else 'were'} not confirmed: {self._lossReason}"
+        )
         if self._transaction is not None:
             self._lossCounts.update(list(positions))  # a mapping's values would be added
             if max(self._lossCounts.values(), default=0) < LOST_TRANSACTION_COUNT_MAX:
@@ -313,7 +372,7 @@ class OutputCommitter:
                 pass  # nothing of it counts any more
             self._producer = self._newProducer()
             await self.takeOver()
-        self._lossCount = self._losses()
+        self._lossCount, self._lossReason = self._losses(), ""
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions have gone, with the positions that were committed."""

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from pylogbroker.errors import (
     ConfigurationError,
     EncodingError,
+    RecordTooLargeError,
     StorageError,
     TaskFailedError,
     TaskOutputError,
     describeError,
 )
-from pylogbroker.records.batchbuilder import recordSizeMax
+from pylogbroker.records.batchbuilder import RECORD_OVERHEAD_MAX, recordSizeMax
 from pylogbroker.tasks.api import Counter, IncomingMessageEnvelope, OutgoingMessageEnvelope
 from pylogbroker.tasks.job import DEAD_LETTER, STOP, Job, hasCoroutines
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
@@ -97,6 +99,8 @@ class OutgoingRecord(NamedTuple):
 
     @ivar partition: L{None}: the key's.
     @ivar timestamp: milliseconds since the epoch; L{None}: the producer's.
+    @ivar source: the topic, partition and offset of the message that it was sent for; L{None}:
+        there is none, for example in C{window}.
     """
 
     topic: str
@@ -105,6 +109,7 @@ class OutgoingRecord(NamedTuple):
     headers: Headers
     timestamp: int | None
     partition: int | None
+    source: tuple[str, int, int] | None = None
 
 
 class TaskInstance:
@@ -133,10 +138,13 @@ class TaskInstance:
         stores: Mapping[str, KeyValueStore[Any, Any]],
         unsettledMax: int,
         onLeftOut: Callable[[TaskFailedError], None],
+        recordSizeMax: float = inf,
     ) -> None:
         """
         @param unsettledMax: bytes that may be written and sent between two commits.
         @param onLeftOut: told of each message that is left out.
+        @param recordSizeMax: bytes of a record that may be sent; see
+            L{recordSizeMax<pylogbroker.records.batchbuilder.recordSizeMax>}.
         """
         self.taskName = f"{job.name}-{partition}"
         self.partition = partition
@@ -151,7 +159,9 @@ class TaskInstance:
         self.isAsync = hasCoroutines(type(self._task))
         self._unsettledMax = unsettledMax
         self._onLeftOut = onLeftOut
+        self._recordSizeMax = recordSizeMax
         self._timestamp: int | None = None
+        self._record: IncomingRecord | None = None  # in hand
         self.counters: dict[str, Counter] = {}
         self._inputs = {
             each.topic: (each.topic, each.key.decode, each.message.decode) for each in job.inputs
@@ -203,7 +213,9 @@ class TaskInstance:
             message = None if message is None else encodeMessage(message)
             if headers:
                 headers = tuple(headers)
-                recordSizeMax(key, message, headers)
+                size = recordSizeMax(key, message, headers)
+            else:
+                size = RECORD_OVERHEAD_MAX + len(key or b"") + len(message or b"")
             if partition is not None and not _isNumber(partition, PARTITION_MAX):
                 raise EncodingError(f"partition {partition!r} is no number of one")
             if timestamp is None:
@@ -214,7 +226,14 @@ class TaskInstance:
                 )
         except (EncodingError, TypeError) as error:
             raise EncodingError(f"a message for topic {topic}: {error}") from error
-        self._add(OutgoingRecord(topic, message, key, headers, timestamp, partition))
+        if size > self._recordSizeMax:
+            raise RecordTooLargeError(
+                f"a message for topic {topic} of {size:,} bytes: max.request.size of the producer"
+                f" allows {self._recordSizeMax:,}"
+            )
+        record = self._record
+        source = None if record is None else (record.topic, record.partition, record.offset)
+        self._add(OutgoingRecord(topic, message, key, headers, timestamp, partition, source))
 
     def _add(self, record: OutgoingRecord) -> None:
         self.outputs.append(record)
@@ -255,7 +274,7 @@ class TaskInstance:
 
     def window(self) -> Any:
         """Call the author's C{window}. May return an awaitable."""
-        self._timestamp = None
+        self._timestamp = self._record = None
         return self._task.window(self, self)
 
     def close(self) -> Any:
@@ -308,6 +327,7 @@ class TaskInstance:
             for store in stores:
                 store.begin()
             self._timestamp = record.timestamp if record.timestamp >= 0 else None
+            self._record = record
             before = (
                 len(self.outputs),
                 self.outputSize,
@@ -368,22 +388,31 @@ class TaskInstance:
         )
         if self._job.onError == STOP:
             raise failure from error
-        self.failedCount += 1
         if self._job.onError == DEAD_LETTER:
-            headers = [
-                *record.headers,
-                (REASON_HEADER, reason.encode(errors="backslashreplace")[:REASON_SIZE_MAX]),
-                (TOPIC_HEADER, record.topic.encode()),
-                (PARTITION_HEADER, b"%d" % record.partition),
-                (OFFSET_HEADER, b"%d" % record.offset),
-            ]
-            timestamp = record.timestamp if record.timestamp >= 0 else None
-            self._add(
-                OutgoingRecord(
-                    self._job.deadLetters, record.value, record.key, headers, timestamp, None
-                )
-            )
+            self._add(self._deadLetterOf(record, reason))
+        self.failedCount += 1
         self._onLeftOut(failure)
+
+    def _deadLetterOf(self, record: IncomingRecord, reason: str) -> OutgoingRecord:
+        """@raise TaskFailedError: with its headers the message is too large for the producer."""
+        headers = [
+            *record.headers,
+            (REASON_HEADER, reason.encode(errors="backslashreplace")[:REASON_SIZE_MAX]),
+            (TOPIC_HEADER, record.topic.encode()),
+            (PARTITION_HEADER, b"%d" % record.partition),
+            (OFFSET_HEADER, b"%d" % record.offset),
+        ]
+        source = (record.topic, record.partition, record.offset)
+        size = recordSizeMax(record.key, record.value, headers)
+        if size > self._recordSizeMax:
+            reason += (
+                f"; as a dead letter it has {size:,} bytes: max.request.size of the producer"
+                f" allows {self._recordSizeMax:,}"
+            )
+            raise TaskFailedError(self.taskName, *source, reason)
+        timestamp = record.timestamp if record.timestamp >= 0 else None
+        topic = self._job.deadLetters
+        return OutgoingRecord(topic, record.value, record.key, headers, timestamp, None, source)
 
 
 def _isNumber(value: object, numberMax: int) -> bool:

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 
 from pylogbroker.cluster.kafkapartitioner import KEY_PARTITIONERS, MURMUR2
 from pylogbroker.errors import ConfigurationError, ConsumerStateError, TaskFailedError
+from pylogbroker.records.recordbatch import BATCH_OVERHEAD
 from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.serdes import BYTES, Serde
 from pylogbroker.tasks.state.engines import ChangelogMark
@@ -33,6 +34,9 @@ from pylogbroker.tasks.taskinstance import InputRecord, OutgoingRecord, TaskInst
 from pylogbroker.types import formatCount
 
 UNSETTLED_MAX = 10 << 20
+
+RECORD_SIZE_MAX = 2**20 - BATCH_OVERHEAD
+"""Bytes of a record that a producer takes, by the default of C{max.request.size}."""
 
 _MARK = ChangelogMark(bytes(16), 0)
 
@@ -88,11 +92,13 @@ class TaskTestDriver:
     def _newTask(self, number: int) -> TaskInstance:
         stores = {
             each.name: KeyValueStore[Any, Any](
-                each.name, each.key, each.value, MemoryEngine(), UNSETTLED_MAX
+                each.name, each.key, each.value, MemoryEngine(), UNSETTLED_MAX, RECORD_SIZE_MAX
             )
             for each in self._job.stores
         }
-        task = TaskInstance(self._job, number, stores, UNSETTLED_MAX, self.leftOut.append)
+        task = TaskInstance(
+            self._job, number, stores, UNSETTLED_MAX, self.leftOut.append, RECORD_SIZE_MAX
+        )
         self._call(task.init)
         return task
 
@@ -200,15 +206,15 @@ class TaskTestDriver:
             self.commit()
 
     def _sent(self, records: Iterable[OutgoingRecord]) -> None:
-        for topic, value, key, headers, timestamp, partition in records:
-            keySerde, messageSerde = self._serdes[topic]
-            self._outputs.setdefault(topic, []).append(
+        for each in records:
+            keySerde, messageSerde = self._serdes[each.topic]
+            self._outputs.setdefault(each.topic, []).append(
                 SentRecord(
-                    None if key is None else keySerde.decode(key),
-                    None if value is None else messageSerde.decode(value),
-                    timestamp,
-                    headers,
-                    partition,
+                    None if each.key is None else keySerde.decode(each.key),
+                    None if each.value is None else messageSerde.decode(each.value),
+                    each.timestamp,
+                    each.headers,
+                    each.partition,
                 )
             )
 

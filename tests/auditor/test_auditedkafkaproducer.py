@@ -10,6 +10,7 @@ from zlib import crc32
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IConsumer
 from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 from zope.interface.verify import verifyClass
 
 from pylogbroker.audit.comparison import AuditAggregator
@@ -28,6 +29,7 @@ from pylogbroker.errors import (
     TransactionStateError,
     UnknownOutcomeError,
 )
+from pylogbroker.producer.completion import FailureWaiter
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.producer.producer import ProducerData
 from pylogbroker.types import ConsumerGroupMetadata, TopicPartition
@@ -174,9 +176,18 @@ class SendTests(ProducerCase):
         ]
         for sending, kind in refused:
             await self.assertFailure(sending, kind)
+        told: list[Failure] = []
+
+        class Waiter(FailureWaiter):
+            """Keeps what it is told."""
+
+            errback = staticmethod(told.append)  # type: ignore[assignment]
+
+        producer.sendNoWait("clicks", wrong, waiter=Waiter())
+        self.assertEqual([each.check(EncodingError) for each in told], [EncodingError])
         self.assertEqual(self.counted(await self.closed(producer)), {("clicks", 0): (1, 0)})
         await self.assertFailure(producer.send("clicks", b"x"), ClosedError)
-        self.assertEqual(producer.counters.failedCount, 5)
+        self.assertEqual(producer.counters.failedCount, 6)
         with self.assertRaisesRegex(ConfigurationError, "audit.topic"):
             self.audited(self.broker, topic=AUDIT_TOPIC)
 

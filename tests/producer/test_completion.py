@@ -28,6 +28,7 @@ from pylogbroker.errors import BrokerConnectionError, QueueFullError, UnknownOut
 from pylogbroker.producer.accumulator import PartitionBatch
 from pylogbroker.producer.completion import (
     Completions,
+    FailureWaiter,
     SendDeferred,
     SendGroup,
     SucceededDeferred,
@@ -377,6 +378,11 @@ class SendResultTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(results[2]), (2,))
         self.assertEqual([results[1].result for _ in range(2)], [(1,), (1,)])
         self.assertEqual(made, [2, 1])
+
+    def test_failureWaiter(self) -> None:
+        """One that waits for failures only is not told of a success, and no result is made."""
+        fireLazily([None, FailureWaiter()], lambda index: self.fail("it was made"))
+        self.assertRaises(NotImplementedError, FailureWaiter().errback, Failure(ValueError()))
 
     def test_debugging(self) -> None:
         """With Twisted's debugging, which records where each is made, Twisted's own is used."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import sleep
 from typing import Any
 
@@ -14,7 +15,8 @@ from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.routing import checkAll
 from pylogbroker.client.kafka.admin.topics import LATEST
 from pylogbroker.config.kafka.tasksettings import AT_LEAST_ONCE, EXACTLY_ONCE
-from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
+from pylogbroker.errors import PylogbrokerError, TaskFailedError, UnknownOutcomeError
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
 from pylogbroker.tasks import outputcommitter
 from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask
 from pylogbroker.tasks.container import TaskContainer
@@ -26,11 +28,14 @@ from pylogbroker.types import TopicPartition
 from tests.tasks.jobs import readAll, splitWords
 from tests.tasks.test_container import ContainerCase, told
 
-TOO_LARGE = "x" * 2_000_000
+TOO_LARGE = "x" * 20_000
+"""More than topics take with L{SMALL}."""
+
+SMALL = {"max_message_bytes": "10000"}
 
 
 class Enlarge(StreamTask):
-    """Sends C{large} as more than a producer takes."""
+    """Sends C{large} as more than its topic takes."""
 
     def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
         """Send."""
@@ -51,6 +56,7 @@ class LostMessageTests(ContainerCase):
 
     async def _sendTooLarge(self) -> None:
         await self.createTopic("words", 1)
+        await self.createTopic("out", 1, **SMALL)
         await self.publish("words", "small", "large", "later")
         for guarantee, begun in (
             (AT_LEAST_ONCE, 1),
@@ -76,9 +82,82 @@ class LostMessageTests(ContainerCase):
             settings = {"processing_guarantee": guarantee, "commit_interval_ms": "400"}
             container = self.make(job, isUntilEnd=False, **settings)
             failure = await self.failureOf(container.run(), UnknownOutcomeError)
-            self.assertIn(f"job {job.name}: 1 messages that tasks sent were not", str(failure))
+            # A transaction that has lost one takes no other.
+            self.assertRegex(str(failure), rf"^job {job.name}: \d message.* confirmed: task ")
+            self.assertIn(
+                f"confirmed: task {job.name}-0: a message of 20,026 bytes for out, for offset 1 of"
+                " partition 0 of words:"
+                f" {ResponseError(ErrorCode.MESSAGE_TOO_LARGE, 'out-0')}",
+                str(failure),
+            )
             self.assertEqual(len(made), begun)
             self.assertEqual((await self.positions(job.name, "words"))[0], 0)
+
+    def test_tooLargeChange(self) -> Deferred[None]:
+        """
+        A change that the changelog's topic does not take ends the container; the error names the
+        store and the messages of the commit.
+        """
+        return Deferred.fromCoroutine(self._storeTooLarge())
+
+    async def _storeTooLarge(self) -> None:
+        await self.createTopic("words", 1)
+        await self.createTopic("log", 1, cleanup_policy="compact", **SMALL)
+        await self.publish("words", "small", "large", "later")
+
+        class Remember(StreamTask):
+            """Stores C{large} as more than the changelog takes."""
+
+            def init(self, config: Any, context: Any) -> None:
+                """Get the store."""
+                self.seen = context.getStore("seen")
+
+            def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+                """Store."""
+                word = envelope.getKey()
+                self.seen.put(word, TOO_LARGE if word == "large" else word)
+                if word == "later":  # the last key of a commit is sent in another way
+                    self.seen.put(word, TOO_LARGE)
+
+        store = Store("seen", STRING, STRING, changelog="log", engine=MEMORY)
+        job = Job("remember", Remember, [Input("words", STRING)], stores=[store])
+        failure = await self.failureOf(self.make(job).run(), UnknownOutcomeError)
+        self.assertEqual(
+            str(failure),
+            "job remember: 2 messages that tasks sent were not confirmed: task remember-0: a change"
+            " of store seen of 20,026 bytes for log, of messages before offset 3 of words-0:"
+            f" {ResponseError(ErrorCode.MESSAGE_TOO_LARGE, 'log-0')}",
+        )
+        self.assertEqual((await self.positions("remember", "words"))[0], 0)
+
+    def test_aboveRequestSize(self) -> Deferred[None]:
+        """
+        A message that makes a task send, or store, more than C{max.request.size} of the producer
+        has failed, as C{onError} says.
+        """
+        return Deferred.fromCoroutine(self._refuseOne())
+
+    async def _refuseOne(self) -> None:
+        await self.createTopic("words", 1)
+        await self.publish("words", "small", "large", "later")
+        job = Job(
+            "enlarge",
+            Enlarge,
+            [Input("words", STRING)],
+            [Output("out", STRING, STRING)],
+        )
+        settings: dict[str, Any] = {"producer_max_request_size": "10000"}
+        failure = await self.failureOf(self.make(job, **settings).run(), TaskFailedError)
+        self.assertEqual(
+            str(failure),
+            "task enlarge-0 failed at offset 1 of partition 0 of words: RecordTooLargeError: a"
+            " message for topic out of 20,026 bytes: max.request.size of the producer allows"
+            " 9,939",
+        )
+        self.assertEqual((await self.positions("enlarge", "words"))[0], 1)
+        await self.make(replace(job, onError=SKIP), **settings).run()
+        found = await readAll(reactor, self.broker.bootstrapServers, "out")
+        self.assertEqual([each.key for each in found], [b"small", b"later"])
 
 
 class OrderTests(ContainerCase):
@@ -93,6 +172,7 @@ class OrderTests(ContainerCase):
 
     async def _remember(self) -> None:
         await self.createTopic("words", 1)
+        await self.createTopic("out", 1, **SMALL)
         await self.publish("words", "large")
 
         class SendOnce(StreamTask):
@@ -136,11 +216,12 @@ class BeginAnewTests(ContainerCase):
 
     async def _beginLate(self) -> None:
         await self.createTopic("words", 1)
+        await self.createTopic("out", 1, **SMALL)
         await self.publish("words", "old", "older")
         tried: list[str] = []
 
         class Failing(StreamTask):
-            """Sends more than a producer takes, once."""
+            """Sends more than a topic takes, once."""
 
             def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
                 """Send."""

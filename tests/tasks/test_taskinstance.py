@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -95,6 +96,7 @@ class InstanceTestCase(SynchronousTestCase):
         unsettledMax: int = 1 << 20,
         isAsync: bool = False,
         engine: MemoryEngine | None = None,
+        recordSizeMax: float = inf,
         **changes: Any,
     ) -> TaskInstance:
         """
@@ -134,7 +136,7 @@ class InstanceTestCase(SynchronousTestCase):
             )
             for each in job.stores
         }
-        return TaskInstance(job, 2, stores, unsettledMax, self.leftOut.append)
+        return TaskInstance(job, 2, stores, unsettledMax, self.leftOut.append, recordSizeMax)
 
 
 class ProcessTests(InstanceTestCase):
@@ -322,10 +324,10 @@ class SendTests(InstanceTestCase):
         headers = [("h", b"v")]
         stream = SystemStream("kafka", "out")
         made = self.sent(OutgoingMessageEnvelope(stream, "k", 1, partition=7, headers=headers))
-        self.assertEqual(made, ("out", b"\0\0\0\1", b"k", tuple(headers), 1_000, 7))
+        self.assertEqual(made, ("out", b"\0\0\0\1", b"k", tuple(headers), 1_000, 7, ("in", 2, 0)))
         self.assertEqual(
             self.sent(OutgoingMessageEnvelope("out", None, None)),
-            ("out", None, None, (), 1_000, None),
+            ("out", None, None, (), 1_000, None, ("in", 2, 0)),
         )
 
     def test_timestamp(self) -> None:
@@ -338,7 +340,9 @@ class SendTests(InstanceTestCase):
         task = self.newTask(lambda task, message: task.send(envelope))
         task.process([consumed(0)])
         task.window()
-        self.assertEqual([each.timestamp for each in task.takeOutputs()], [1_000, None])
+        sent = task.takeOutputs()
+        self.assertEqual([each.timestamp for each in sent], [1_000, None])
+        self.assertEqual([each.source for each in sent], [("in", 2, 0), None])
 
     def test_renamed(self) -> None:
         """A renamed job sends to its own topic, under the name that its author knows."""
@@ -490,6 +494,48 @@ class FailureTests(InstanceTestCase):
         reason = dict(letter.headers)["pylogbroker.dead-letter.reason"] or b""
         self.assertEqual(len(reason), REASON_SIZE_MAX)
         self.assertTrue(reason.startswith(rb"ValueError: \ud800xxx"))
+
+    def test_tooLarge(self) -> None:
+        """
+        A message that sends more than the producer takes, with key and headers, has failed, with
+        what C{onError} says; its size and the limit are told.
+        """
+
+        def enlarge(task: TaskInstance, message: str) -> None:
+            task.getStore("s").put(message, 1)
+            headers = [("h", b"x" * 50)] if message == "headers" else []
+            key = "k" * 79 if message == "key" else "k" * 75
+            task.send(OutgoingMessageEnvelope("out", key, 1, headers=headers))
+
+        values = [b"small", b"key", b"headers", b"small"]
+        records = [consumed(number, each) for number, each in enumerate(values)]
+        task = self.newTask(enlarge, recordSizeMax=100, onError=SKIP)
+        task.process(records)
+        self.assertEqual([each.source for each in task.takeOutputs()], [("in", 2, 0), ("in", 2, 3)])
+        self.assertEqual(self.stored(task), {"small": 1})
+        self.assertEqual(
+            [each.reason for each in self.leftOut],
+            [
+                f"RecordTooLargeError: a message for topic out of {size} bytes: max.request.size of"
+                " the producer allows 100"
+                for size in (104, 161)
+            ],
+        )
+        stopping = self.newTask(enlarge, recordSizeMax=100, onError=STOP)
+        with self.assertRaises(TaskFailedError) as caught:
+            stopping.process(records)
+        self.assertEqual(caught.exception.offset, 1)
+
+    def test_tooLargeDeadLetter(self) -> None:
+        """A message that its headers make too large as a dead letter is not lost: it stops."""
+        task = self.newTask(refuse, recordSizeMax=300, onError=DEAD_LETTER)
+        task.process([consumed(0, b"bad")])
+        self.assertEqual(len(task.takeOutputs()), 1)
+        with self.assertRaises(TaskFailedError) as caught:
+            task.process([consumed(1, b"bad", b"k" * 100)])
+        self.assertIn("ValueError: too bad; as a dead letter it has", caught.exception.reason)
+        self.assertIn("max.request.size of the producer allows 300", caught.exception.reason)
+        self.assertEqual((task.failedCount, task.positions[TopicPartition("in", 2)]), (1, 1))
 
     def test_deadLettersAreUnsettled(self) -> None:
         """They count as what was sent: a task that gets nothing else is full at some time."""

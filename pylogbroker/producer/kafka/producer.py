@@ -54,6 +54,7 @@ from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer, wallMs
 from pylogbroker.producer.completion import (
+    FailureWaiter,
     ProducerCounters,
     SendGroup,
     SucceededDeferred,
@@ -254,12 +255,15 @@ class KafkaProducer:
         headers: GivenHeaders = (),
         timestamp: int | None = None,
         partition: int | None = None,
+        waiter: FailureWaiter | None = None,
     ) -> None:
         """
         Publish like L{send} at less cost, without a L{Deferred}. The counters and the log report
         the outcome.
+
+        @param waiter: told of the failure, too, if the message fails.
         """
-        self._accept(topic, value, key, headers, timestamp, partition, None)
+        self._accept(topic, value, key, headers, timestamp, partition, waiter)
 
     def sendMany(
         self, datas: Iterable[ProducerData], partition: int | None = None

@@ -16,8 +16,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Any, Generic, TypeVar
 
+from pylogbroker.errors import RecordTooLargeError
+from pylogbroker.records.batchbuilder import RECORD_OVERHEAD_MAX
 from pylogbroker.tasks.serdes import Serde
 from pylogbroker.tasks.state.engines import ChangelogMark, IStoreEngine
 
@@ -43,10 +46,18 @@ class KeyValueStore(Generic[K, V]):
     """
 
     def __init__(
-        self, name: str, keySerde: Serde, valueSerde: Serde, engine: IStoreEngine, cacheSize: int
+        self,
+        name: str,
+        keySerde: Serde,
+        valueSerde: Serde,
+        engine: IStoreEngine,
+        cacheSize: int,
+        recordSizeMax: float = inf,
     ) -> None:
         """
         @param cacheSize: bytes of committed values that are kept in memory to be read again.
+        @param recordSizeMax: bytes of an entry as a record of the changelog; see
+            L{recordSizeMax<pylogbroker.records.batchbuilder.recordSizeMax>}.
         """
         self.name = name
         self.dirtySize = self.size = 0
@@ -58,6 +69,7 @@ class KeyValueStore(Generic[K, V]):
         self._clean: dict[bytes, bytes | None] = {}
         self._cleanSize = 0
         self._cacheSize = cacheSize
+        self._entrySizeMax = recordSizeMax - RECORD_OVERHEAD_MAX
         self._undo: dict[bytes, Any] = {}  # what stood in C{_dirty} at L{begin}
 
     def __repr__(self) -> str:
@@ -85,6 +97,7 @@ class KeyValueStore(Generic[K, V]):
         """
         @param value: L{None} deletes the key, as in Samza.
         @raise EncodingError: key or value is none of the store's serdes.
+        @raise RecordTooLargeError: the changelog's producer does not take so large an entry.
         """
         self._set(self._encodeKey(key), None if value is None else self._encodeValue(value))
 
@@ -168,6 +181,12 @@ class KeyValueStore(Generic[K, V]):
     # -- the cache
 
     def _set(self, key: bytes, value: bytes | None) -> None:
+        size = len(key) if value is None else len(key) + len(value)
+        if size > self._entrySizeMax:
+            raise RecordTooLargeError(
+                f"store {self.name}: an entry of {size:,} bytes: max.request.size of the producer"
+                f" allows {self._entrySizeMax:,} for its changelog"
+            )
         before = self._dirty.get(key, _MISSING)
         self._undo.setdefault(key, before)
         self._replace(key, before, value)

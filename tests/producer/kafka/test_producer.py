@@ -9,6 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.kafka.metadata import PartitionLeader
@@ -26,6 +27,7 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
     UnsupportedVersionError,
 )
+from pylogbroker.producer.completion import FailureWaiter
 from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
 from pylogbroker.producer.producer import TURN_COUNT_MAX, ProducerData
 from pylogbroker.protocol.kafka import messages
@@ -284,6 +286,27 @@ class SendTests(ProducerCase):
         self.assertEqual([self.successResultOf(one).offset for one in each], [3, 4, 5])
         self.assertEqual(self.kafka.values("t")[-1], b"d")
         self.assertEqual((producer.counters.acceptedCount, producer.counters.writtenCount), (7, 7))
+
+    def test_failureWaiter(self) -> None:
+        """C{sendNoWait} tells of a message that a broker, or the producer itself, refuses."""
+        told: list[str] = []
+
+        class Waiter(FailureWaiter):
+            """Keeps what it is told."""
+
+            def errback(self, failure: Failure) -> None:
+                """Keep it."""
+                told.append(type(failure.value).__name__)
+
+        producer = self.make(max_request_size="1000")
+        producer.sendNoWait("t", b"d", waiter=Waiter())
+        self.later(1)
+        self.assertEqual(told, [])
+        producer.sendNoWait("t", b"d" * 1000, waiter=Waiter())
+        self.kafka.answers[ApiKey.PRODUCE].append(refuse(ErrorCode.MESSAGE_TOO_LARGE))
+        producer.sendNoWait("t", b"d", waiter=Waiter())
+        self.later(1)
+        self.assertEqual(told, ["MessageTooLargeError", "ResponseError"])
 
     def test_grownTopic(self) -> None:
         """A partition that is added later is used."""

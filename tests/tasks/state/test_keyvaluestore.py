@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import EncodingError, InvalidPayloadError
+from pylogbroker.errors import EncodingError, InvalidPayloadError, RecordTooLargeError
 from pylogbroker.tasks.serdes import BYTES, INTEGER, STRING
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import ENTRY_OVERHEAD, KeyValueStore
@@ -289,6 +289,24 @@ class StoreTests(SynchronousTestCase):
         engine.write([(b"a", b"abc")], ChangelogMark(bytes(16), 1))
         self.assertRaises(InvalidPayloadError, store.get, "a")
         self.assertRaises(InvalidPayloadError, list, store.all())
+
+    def test_tooLarge(self) -> None:
+        """An entry that the changelog's producer would not take is refused, and changes nothing."""
+        store = KeyValueStore[str, bytes]("s", STRING, BYTES, MemoryEngine(), 1 << 20, 121)
+        store.put("k", b"v" * 99)
+        for call in (
+            lambda: store.put("k", b"v" * 100),
+            lambda: store.delete("k" * 101),
+            lambda: store.putAll([("k", b"v" * 100)]),
+        ):
+            with self.assertRaises(RecordTooLargeError) as caught:
+                call()
+            self.assertEqual(
+                str(caught.exception),
+                "store s: an entry of 101 bytes: max.request.size of the producer allows 100 for"
+                " its changelog",
+            )
+        self.assertEqual(store.changes(), [(b"k", b"v" * 99)])
 
     def test_oneKeyManyTimes(self) -> None:
         """A key that is written again and again takes the memory of one, and can be taken back."""
