@@ -255,6 +255,7 @@ class TaskContainer:
             self._worker,
             settings.isExactlyOnce,
             isIdOwn,
+            self._beginnings,
         )
         self._admin = AdminClient(reactor, settings.forAdmin(_logWarning), random=random)
         self._reporter = TaskReporter(
@@ -709,6 +710,16 @@ class TaskContainer:
         finally:
             # Behind it: a commit that takes longer than the interval leaves time for messages.
             self._commitAtMs = self._nowMs() + self.settings.commitIntervalMs
+
+    def _beginnings(self) -> dict[TopicPartition, int]:
+        """Where the first message is that the tasks get, as far as it is known."""
+        read = self._consumer.positions
+        return {
+            place: at
+            for task in self._runningTasks()
+            for place in task.partitions
+            if (at := task.inputs.starts.get(place, read.get(place))) is not None
+        }
 
     async def _beginAnew(self, reason: TransactionAbortedError) -> None:
         """Behind an aborted transaction: from the committed positions, with the stores of then."""

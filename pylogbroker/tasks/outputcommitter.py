@@ -122,12 +122,15 @@ class OutputCommitter:
         worker: IWorker,
         isExactlyOnce: bool,
         isIdOwn: bool,
+        beginnings: Callable[[], Mapping[TopicPartition, int]],
     ) -> None:
         """
         @param newProducer: makes a producer, always of the same C{transactional.id}, which it has
             for C{isExactlyOnce}.
         @param worker: what the stores' engines run on.
         @param isIdOwn: whether no other container can have the C{transactional.id}.
+        @param beginnings: gives the offset of the first message of each partition that the tasks
+            have got or will get, as far as it is known.
         """
         self.topicIds: Mapping[str, bytes] = {}
         self.commitCount = 0
@@ -140,6 +143,7 @@ class OutputCommitter:
         self._worker = worker
         self._isExactlyOnce = isExactlyOnce
         self._isIdOwn = isIdOwn
+        self._beginnings = beginnings
         self._beganAtMs = 0.0  # the last transaction
         self._replacedCount = 0  # producers, since the last commit
         self._changelogs = {each.name: job.changelogOf(each) for each in job.stores}
@@ -212,7 +216,7 @@ class OutputCommitter:
         if self._transaction is not None:
             # Positions that have not changed, too: with them comes the group's generation, without
             # which a container that has lost its tasks could commit what C{window} did.
-            fence = positions or await self._heldPositions(instances)
+            fence = positions or self._heldPositions(instances)
             await self._commitTransaction(self._transaction, fence)
         marks = [
             self._markOf(store, last) for (_, store, _), last in zip(changed, lasts, strict=True)
@@ -231,16 +235,17 @@ class OutputCommitter:
         for place in positions:
             self._lossCounts.pop(place, None)
 
-    async def _heldPositions(self, instances: Iterable[TaskInstance]) -> dict[TopicPartition, int]:
-        """Of the tasks; where they have handled nothing yet, those of the group."""
+    def _heldPositions(self, instances: Iterable[TaskInstance]) -> Mapping[TopicPartition, int]:
+        """
+        Of the tasks; where they have handled nothing yet, where they begin.
+
+        @raise TransactionAbortedError: not even that is known.
+        """
         held = {place: at for each in instances for place, at in each.positions.items()}
-        if held:
-            return held
-        try:
-            found = await self._consumer.committed(self._consumer.assignment())
-        except PylogbrokerError as error:
-            raise TransactionAbortedError(str(error)) from error
-        return {place: each.offset for place, each in found.items() if each is not None}
+        found = held or self._beginnings()
+        if not found:
+            raise TransactionAbortedError("no position is known that the group could refuse")
+        return found
 
     async def _sendChanges(
         self, changed: Changed, positions: Iterable[TopicPartition]
@@ -313,11 +318,10 @@ class OutputCommitter:
     async def _commitTransaction(
         self, transaction: Transaction, positions: Mapping[TopicPartition, int]
     ) -> None:
-        if positions:
-            try:
-                await transaction.sendOffsets(positions, self._consumer.groupMetadata())
-            except PylogbrokerError as error:
-                raise TransactionAbortedError(str(error)) from error
+        try:
+            await transaction.sendOffsets(positions, self._consumer.groupMetadata())
+        except PylogbrokerError as error:
+            raise TransactionAbortedError(str(error)) from error
         self._transaction = None
         try:
             await transaction.__aexit__(None, None, None)

@@ -64,6 +64,34 @@ copy = Job(
 """
 """Behind L{COUNT}: a second job, which copies the topic to another."""
 
+TALLY = """
+from pylogbroker.tasks.api import OutgoingMessageEnvelope, StreamTask
+from pylogbroker.tasks.job import MEMORY, Input, Job, Output, Store
+from pylogbroker.tasks.serdes import LONG, STRING
+
+
+class Tally(StreamTask):
+    def init(self, config, context):
+        self.store = context.getStore("counts")
+
+    def process(self, envelope, collector, coordinator):
+        word = envelope.getMessage()
+        count = (self.store.get(word) or 0) + 1
+        self.store.put(word, count)
+        collector.send(OutgoingMessageEnvelope("tallies", word, count))
+        print("counted", word, count, flush=True)
+
+
+tally = Job(
+    "tally",
+    task=Tally,
+    inputs=[Input("words", message=STRING)],
+    outputs=[Output("tallies", key=STRING, message=LONG)],
+    stores=[Store("counts", key=STRING, value=LONG, engine=MEMORY)],
+)
+"""
+"""Sends each word of C{words} with its count."""
+
 STEPS = """
 from pylogbroker.tasks.serdes import STRING
 from pylogbroker.tasks.streams import buildJob, stream

@@ -21,13 +21,17 @@ from pylogbroker.cli.commands.task.progress import TaskProgress
 from pylogbroker.cli.main import CANCELLED, prepare, runCommand
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.kafka.admin.client import AdminClient
-from pylogbroker.client.kafka.admin.topics import NewTopic
+from pylogbroker.client.kafka.admin.routing import checkAll
+from pylogbroker.client.kafka.admin.topics import LATEST, NewTopic
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.programs.tasks.report import ContainerReport
+from pylogbroker.tasks.serdes import LONG
+from pylogbroker.types import TopicPartition
 from tests.cli.commands import CommandCase, Outcome, reactor
-from tests.cli.taskjobs import COPY, COUNT
+from tests.cli.taskjobs import COPY, COUNT, TALLY
+from tests.tasks.jobs import readAll
 
 REPORT = re.compile(r"--report-to\0003\0")
 
@@ -36,7 +40,9 @@ class TaskCase(CommandCase):
     """A broker with the topic C{words}, of two partitions, and job files."""
 
     async def setUp(self) -> None:  # type: ignore[override]
-        await self.startBroker()
+        # Members and transactions of processes that died are soon missed.
+        key = "transaction_abort_timed_out_transaction_cleanup_interval_ms"
+        await self.startBroker(**{key: "100", "group_min_session_timeout_ms": "500"})
         self.servers = {"bootstrap.servers": self.broker.bootstrapServers}
         admin = AdminClient(reactor, self.servers)
         await admin.createTopics([NewTopic("words", 2, 1, {})])
@@ -57,6 +63,14 @@ class TaskCase(CommandCase):
 
     async def run_(self, *more: str) -> Outcome:
         return await self.perform(*self.words(*more))
+
+    async def ends(self, topic: str, isCommitted: bool) -> dict[TopicPartition, int]:
+        """Where the partitions of a topic end; with C{isCommitted} in front of what is open."""
+        places = {TopicPartition(topic, number): LATEST for number in range(2)}
+        admin = AdminClient(reactor, self.servers)
+        found = checkAll(await admin.listOffsets(places, isCommitted=isCommitted))
+        await admin.close()
+        return {place: each.offset for place, each in found.items()}
 
     async def content(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
         """Keys and values of all messages of a topic that has two partitions."""
@@ -190,6 +204,17 @@ class HereTests(TaskCase):
         self.assertIn("bootstrap.servers", str(error))
 
 
+def session(commitMs: int) -> tuple[str, ...]:
+    """Settings with which a container that died is soon missed."""
+    settings = (
+        "consumer.session.timeout.ms=1000",
+        "consumer.heartbeat.interval.ms=200",
+        f"commit.interval.ms={commitMs}",
+        "producer.transaction.timeout.ms=1000",
+    )
+    return tuple(word for each in settings for word in ("--set", each))
+
+
 class ProcessesTests(TaskCase):
     """C{--containers}."""
 
@@ -210,8 +235,7 @@ class ProcessesTests(TaskCase):
         One of two processes is killed: it is started again, no message is lost, and SIGTERM ends
         all in order, with 0.
         """
-        session = ("--set", "consumer.session.timeout.ms=6000", "--set", "commit.interval.ms=50")
-        protocol, process = self.spawn(*self.words("--containers", "2", *session))
+        protocol, process = self.spawn(*self.words("--containers", "2", *session(50)))
         await self.send("a0")
         await self.send("b0", partition=1)
         await protocol.said(b"counted a0")
@@ -237,6 +261,41 @@ class ProcessesTests(TaskCase):
         self.assertEqual(set(found), {b"a0", b"a1", b"b0", b"b1"})
         again = await self.run_("--until-end")
         self.assertEqual(again.errors.splitlines()[-1], "0 messages handled")
+
+    async def test_killedExactlyOnce(self) -> None:
+        """
+        With C{exactly_once_v2} processes that are killed with a transaction open, one after the
+        other, neither lose an output nor send one twice; stores are as if none had died.
+        """
+        self.file = self.write(TALLY.encode(), "tally.py")
+        exactlyOnce = ("--set", "processing.guarantee=exactly_once_v2")
+        protocol, process = self.spawn(
+            *self.words("--containers", "2", *exactlyOnce, *session(300))
+        )
+        for number in range(1, 5):
+            await self.send("a")
+            await self.send("b", partition=1)
+            for word in (b"a", b"b"):
+                await protocol.said(b"counted %b %d\n" % (word, number))
+            if number < 4:
+                containers = self.containers(process.pid)
+                os.kill(containers[number % len(containers)], signal.SIGKILL)
+                while protocol.errors.count(b"is started again") < number:
+                    await deferLater(reactor, 0.01)
+        process.signalProcess("TERM")
+        outcome = await protocol.ended
+        self.assertEqual(outcome.code, 0, outcome.errors)
+        await self.run_("--until-end", *exactlyOnce)
+        servers = self.broker.bootstrapServers
+        while (await self.ends("tallies", True)) != await self.ends("tallies", False):
+            await deferLater(reactor, 0.05)  # a transaction is open of one that did not come back
+        sent = await readAll(reactor, servers, "tallies")
+        for word in (b"a", b"b"):
+            counts = [LONG.decode(each.value or b"") for each in sent if each.key == word]
+            self.assertEqual(counts, [1, 2, 3, 4], outcome.errors)
+        changes = await readAll(reactor, servers, "tally-counts-changelog")
+        last = {each.key: LONG.decode(each.value or b"") for each in changes}
+        self.assertEqual(last, {b"a": 4, b"b": 4})
 
     async def test_badMessage(self) -> None:
         """A message that cannot be handled ends all, with 1: no process is started again."""
