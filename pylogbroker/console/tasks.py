@@ -39,7 +39,7 @@ KEPT_COUNT_MAX = 1_000
 """Jobs, and containers."""
 
 TASK_COUNT_MAX = 2_000
-"""Tasks in an answer."""
+"""Tasks and stand-bys in an answer."""
 
 READ_COUNT_MAX = 4
 """Reads of a topic for one answer, of L{READ_SIZE_MAX} bytes each."""
@@ -207,16 +207,17 @@ class TaskReports:
         }
         left, count = TASK_COUNT_MAX, 0
         for timestampMs, each in self._metrics.values():
-            count += len(each.tasks)
+            count += len(each.tasks) + len(each.standbys)
             job = jobs.setdefault(each.job, {"name": each.job, "config": None, "containers": []})
             ageMs = max(nowMs - timestampMs, 0)
             isOverdue = not each.failure and ageMs > OVERDUE_INTERVALS * each.intervalMs
             shown = asdict(each)
-            shown["tasks"] = shown["tasks"][:left]
-            left -= len(shown["tasks"])
+            for kind in ("tasks", "standbys"):
+                shown[kind] = shown[kind][:left]
+                left -= len(shown[kind])
             job["containers"].append({**shown, "ageMs": ageMs, "isOverdue": isOverdue})
         if count > TASK_COUNT_MAX:
-            problems.append(f"{TASK_COUNT_MAX} of {count} tasks are shown")
+            problems.append(f"{TASK_COUNT_MAX} of {count} tasks and stand-bys are shown")
         return [jobs[name] for name in sorted(jobs)]
 
 

@@ -13,6 +13,9 @@ What must be true:
   and while tasks are at work stand-bys rest for L{REST_FACTOR} times as long as a batch took.
   - A stand-by that fails is opened again later, and built anew if its store is damaged. It stops no
   task.
+  - A stand-by that is behind for longer than its changelog keeps deletions may have missed some,
+  and is built anew. What it reads does not make it current, only what it has read to the end, or
+  what was written of late.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from pylogbroker.cluster.kafka.taskassignor import TaskStandbys
 from pylogbroker.config.kafka.clientsettings import NO_RESET, KafkaConsumerSettings
 from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
 from pylogbroker.errors import LogTruncatedError, OffsetOutOfRangeError, PylogbrokerError
+from pylogbroker.net.timer import wallMs
 from pylogbroker.net.workers import IWorker
 from pylogbroker.tasks.inputs.queues import byPartition
 from pylogbroker.tasks.job import Job, Store
@@ -80,7 +84,7 @@ class _StandbyStore:
 
     @ivar offset: of the next change.
     @ivar end: of the changelog, when it was asked for last.
-    @ivar currentAtMs: when it was known to lack nothing that deletions are gone of.
+    @ivar currentAtMs: up to when it is known to have all changes, in milliseconds since the epoch.
     """
 
     def __init__(self, engine: IStoreEngine, offset: int, end: int, nowMs: float) -> None:
@@ -266,6 +270,7 @@ class StandbyTasks:
         """A store that ends with markers is at their end; one that was away for long is emptied."""
         mark = store.engine.mark
         if self._isOld(place, store):
+            self._tellOld(place)
             await self._worker.submit(store.engine.clear)
         elif mark is not None and mark.offset < store.offset:
             mark = mark._replace(offset=store.offset)
@@ -274,6 +279,13 @@ class StandbyTasks:
     def _isOld(self, place: TopicPartition, store: _StandbyStore) -> bool:
         """Whether deletions that it lacks may be gone from the changelog."""
         return self._nowMs() - store.currentAtMs > self._topics.deleteRetentionMs[place.topic]
+
+    def _tellOld(self, place: TopicPartition) -> None:
+        log.warn(
+            "The stand-by of {place} is built anew: it was behind for more than {ms} ms",
+            place=str(place),
+            ms=self._topics.deleteRetentionMs[place.topic],
+        )
 
     async def close(self) -> None:
         """Close all stores, and the consumer."""
@@ -318,6 +330,7 @@ class StandbyTasks:
             if standby is None or standby.stores.get(place) is not store:
                 return  # it was given up, or begun anew
             if self._isOld(place, store):
+                self._tellOld(place)
                 self._beginAnew(standby)
                 return
             # A store that comes or goes lets the consumer read again what is in hand.
@@ -345,7 +358,7 @@ class StandbyTasks:
 
         seconds = await self._worker.submit(write)
         store.offset = mark.offset
-        store.currentAtMs = self._nowMs()
+        store.currentAtMs = max(store.currentAtMs, min(batch[-1].timestamp, self._nowMs()))
         self.appliedCount += len(entries)
         return seconds
 
@@ -439,5 +452,5 @@ class StandbyTasks:
             for number, standby in sorted(self._standbys.items())
         ]
 
-    def _nowMs(self) -> float:
-        return float(self._reactor.seconds() * 1000)
+    def _nowMs(self) -> int:
+        return wallMs(self._reactor)

@@ -32,7 +32,6 @@ from tests.integration.taskmember import INPUT
 from tests.tasks.jobs import countWords
 
 POLL_SECONDS = 0.01
-COMMIT_SECONDS = 4
 TIMEOUT_SECONDS = 120
 SETTINGS = {
     "commit.interval.ms": "1000",
@@ -86,8 +85,12 @@ class _Member:
         self._process.wait()
 
 
-def measure(keyCount: int, standbyCount: int) -> tuple[float, int]:
-    """Seconds from the rebalance until the task runs, and the changes that were read meanwhile."""
+def measure(keyCount: int, standbyCount: int, settleSeconds: float) -> tuple[float, int]:
+    """
+    Seconds from the rebalance until the task runs, and the changes that were read meanwhile.
+
+    @param settleSeconds: until the first container has committed, and the second has followed.
+    """
     broker = BackgroundBroker({"group.min.session.timeout.ms": "500"})
     broker.start()
     members: list[_Member] = []
@@ -113,7 +116,7 @@ def measure(keyCount: int, standbyCount: int) -> tuple[float, int]:
                     members[0].until(lambda _phases, handled, *_: handled == keyCount)
             second = members[1]
             second.until(lambda _phases, _handled, lags, _restored: lags == [0] * standbyCount)
-            sleep(COMMIT_SECONDS)  # the first has committed, and the second has followed
+            sleep(settleSeconds)
             members[0].kill()
             begun = second.until(lambda phases, *_: phases)
             running = begun  # unless it was seen while it started
@@ -133,13 +136,14 @@ def main() -> int:
         description="Takeovers of a task with and without a stand-by.",
     )
     parser.add_argument("--keys", type=int, default=200_000, help="of the store (200000)")
+    parser.add_argument("--settle", type=float, default=4, help="seconds for commits (4)")
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.member is not None:
         properties = json.loads(options.member)
         react(lambda reactor: Deferred.fromCoroutine(member(reactor, properties)))
     for standbyCount in (0, 1):
-        seconds, restored = measure(options.keys, standbyCount)
+        seconds, restored = measure(options.keys, standbyCount, options.settle)
         print(
             f"{options.keys:,} keys, {standbyCount} stand-bys: the task runs {seconds:.2f} s behind"
             f" the rebalance, with {restored:,} changes read",

@@ -1,4 +1,4 @@
-"""The benchmark of the test driver runs. What it measures is for people to read."""
+"""The benchmarks of tasks run. What they measure is for people to read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,24 @@ from pylogbroker.tasks.serdes import INTEGER, STRING
 from pylogbroker.tasks.streams import buildJob, stream
 from tests.benchmarks.servers import ROOT
 from tests.benchmarks.tasks import EXAMPLE, runCase, runStreamCase, streamJob
+
+
+class StandbyBenchmarkTests(SynchronousTestCase):
+    """Takeovers with and without a stand-by."""
+
+    def test_figures(self) -> None:
+        """There are figures of both."""
+        command = [sys.executable, "-m", "tests.benchmarks.standbys", "--keys", "50"]
+        done = subprocess.run(
+            [*command, "--settle", "1"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        found = re.findall(
+            r"^50 keys, (\d) stand-bys: the task runs \d+\.\d\d s behind the rebalance, with \d+"
+            " changes read$",
+            done.stdout,
+            re.MULTILINE,
+        )
+        self.assertEqual(found, ["0", "1"], done.stdout)
 
 
 class TaskBenchmarkTests(SynchronousTestCase):

@@ -26,6 +26,7 @@ from pylogbroker.tasks.job import Input, Job, Output
 from pylogbroker.tasks.reports.containermetrics import (
     ContainerMetrics,
     PartitionMetrics,
+    StandbyMetrics,
     StoreMetrics,
     TaskMetrics,
 )
@@ -148,7 +149,8 @@ class ReportTests(ReportCase):
         await self.start()
         for name, value in (("KEPT_COUNT_MAX", 3), ("TASK_COUNT_MAX", 2), ("READ_COUNT_MAX", 1)):
             self.patch(tasks, name, value)
-        several = [metrics(name, TASK) for name in "abcd"]
+        standbys = (StandbyMetrics(1, True, 0),)
+        several = [metrics(name, TASK, standbys=standbys[name > "b" :]) for name in "abcd"]
         await self.publishMetrics(*several)
         reports = TaskReports(reactor, self.view())
         found = await reports.read(work)
@@ -156,11 +158,14 @@ class ReportTests(ReportCase):
             found["problems"],
             [
                 f"{METRICS_TOPIC} has more than is shown: 1 records are left out",
-                "2 of 3 tasks are shown",
+                "2 of 5 tasks and stand-bys are shown",
             ],
         )
-        shown = [(each["container"], len(each["tasks"])) for each in found["jobs"][0]["containers"]]
-        self.assertEqual(shown, [("a", 1), ("b", 1), ("c", 0)])
+        shown = [
+            (each["container"], len(each["tasks"]), len(each["standbys"]))
+            for each in found["jobs"][0]["containers"]
+        ]
+        self.assertEqual(shown, [("a", 1, 1), ("b", 0, 0), ("c", 0, 0)])
         self.patch(tasks, "KEPT_SIZE_MAX", 10)
         await self.publishMetrics(metrics("a", TASK))
         found = await reports.read(work)

@@ -28,7 +28,7 @@ from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.syncclient.syncproducer import SyncProducer
-from pylogbroker.tasks.reports.containermetrics import StoreMetrics
+from pylogbroker.tasks.reports.containermetrics import StandbyMetrics, StoreMetrics
 from pylogbroker.tasks.reports.jobconfig import PlannedStep, PlannedTopic, configOf
 from pylogbroker.types import TopicPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -513,7 +513,11 @@ class KafkaClusterTests(BrokerCase):
         hostile = replace(hostile, job=HOSTILE_TOPIC, steps=steps, topics=topics)
         restored = replace(TASK, stores=(StoreMetrics("s", None, 40, 100),), phase="starting")
         counted = replace(TASK, counters={"late": 12, "dropped": 0})
-        reports = [metrics("new", counted), metrics("second", restored)]
+        standbys = (StandbyMetrics(0, False, 12_345), StandbyMetrics(1, False, None))
+        reports = [
+            metrics("new", counted),
+            metrics("second", restored, standbys=standbys, standbyCount=2),
+        ]
         for topic, records in (
             (
                 CONFIG_TOPIC,
@@ -569,6 +573,13 @@ class KafkaClusterTests(BrokerCase):
         self.assertRegex(texts[2], r"\t1 task restoring$")
         self.assertEqual(
             [text.split("\t")[1] for text in browser.run(rows, "#tasks")], ["new", "old", "second"]
+        )
+        self.assertEqual(
+            [text.split("\t") for text in browser.run(rows, "#standbys")],
+            [
+                ["0", "second", "node", "behind", "12,345"],
+                ["1", "second", "node", "stores are opened", "–"],
+            ],
         )
         self.assertIn("s restoring, 40 % of 100", browser.text("#tasks"))
         self.assertIn("late 12", browser.text("#tasks"))

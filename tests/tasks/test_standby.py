@@ -19,12 +19,18 @@ from twisted.logger import capturedLogs
 from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.routing import checkAll
 from pylogbroker.cluster.kafka.taskassignor import TaskStandbys
-from pylogbroker.config.kafka.tasksettings import AT_LEAST_ONCE, EXACTLY_ONCE, KafkaTaskSettings
+from pylogbroker.config.kafka.tasksettings import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    METRICS_TOPIC,
+    KafkaTaskSettings,
+)
 from pylogbroker.net.workers import ThreadPoolWorker
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.tasks import standby as module
 from pylogbroker.tasks.container import TaskContainer
 from pylogbroker.tasks.job import MEMORY, ROCKSDB, Store
+from pylogbroker.tasks.reports.containermetrics import ContainerMetrics, StandbyMetrics
 from pylogbroker.tasks.restorer import ChangelogRestorer
 from pylogbroker.tasks.serdes import INTEGER
 from pylogbroker.tasks.standby import StandbyStatus, StandbyTasks
@@ -32,7 +38,7 @@ from pylogbroker.tasks.state.engines import IStoreEngine, closeEngines
 from pylogbroker.tasks.state.rocksdbengine import DAMAGED
 from pylogbroker.tasks.state.statedirectory import StateDirectory
 from pylogbroker.tasks.topics import JobTopics
-from tests.tasks.jobs import countWords, publish
+from tests.tasks.jobs import countWords, publish, readAll
 from tests.tasks.test_container import ContainerCase, asTest, told
 
 TASKS = 4
@@ -73,6 +79,14 @@ class StandbyCase(ContainerCase):
 
         await self.until(isShared)
 
+    async def untilCommitted(self, count: int) -> None:
+        """Until the group has so many messages behind it, however often they were handled."""
+        for _turn in range(1_000):
+            if sum((await self.positions("count-words", "words")).values()) == count:
+                return
+            await deferLater(reactor, 0.02)
+        self.fail(f"{count} messages were not committed in 20 s")
+
     async def end(self, *containers: TaskContainer) -> None:
         for each in containers:
             await each.stop()
@@ -87,12 +101,12 @@ class TakeoverTests(StandbyCase):
         await self.createTopic("words", TASKS)
         first = self.begin(engine, processing_guarantee=guarantee)
         await self.publish("words", *WORDS)
-        await self.until(lambda: first.handledCount == len(WORDS))
+        await self.untilCommitted(len(WORDS))
         second = self.begin(engine, processing_guarantee=guarantee)
         await self.untilShared(first, second)
         restoredCount = second.restoredCount
         await self.publish("words", *WORDS)
-        await self.until(lambda: first.handledCount + second.handledCount == 2 * len(WORDS))
+        await self.untilCommitted(2 * len(WORDS))
         await self.untilShared(first, second)
         await first.stop()
         await self.untilShared(second)
@@ -100,7 +114,7 @@ class TakeoverTests(StandbyCase):
         self.assertLessEqual(second.restoredCount - restoredCount, 50)
         self.assertLessEqual(restoredCount, 50)
         await self.publish("words", *WORDS)
-        await self.until(lambda: first.handledCount + second.handledCount == 3 * len(WORDS))
+        await self.untilCommitted(3 * len(WORDS))
         await self.end(second)
         truth = {word: 3 * count for word, count in Counter(WORDS).items()}
         self.assertEqual(await self.counts(), truth)
@@ -119,6 +133,27 @@ class TakeoverTests(StandbyCase):
     async def test_memory(self) -> None:
         """A stand-by in memory is handed over to its task."""
         await self._takeOver(MEMORY, AT_LEAST_ONCE)
+
+    @asTest
+    async def test_reported(self) -> None:
+        """The metrics of containers name their stand-bys, and how far they are."""
+        await self.createTopic("words", TASKS)
+        containers = [self.begin(MEMORY, metrics_interval_ms="50") for _ in range(2)]
+        await self.untilShared(*containers)
+        wanted = [StandbyMetrics(number, True, 0) for number in range(TASKS)]
+        last: dict[bytes | None, ContainerMetrics] = {}
+        found: list[StandbyMetrics] = []
+        for _turn in range(500):
+            records = await readAll(reactor, self.broker.bootstrapServers, METRICS_TOPIC)
+            last = {each.key: ContainerMetrics.decode(each.value or b"") for each in records}
+            found = [each for report in last.values() for each in report.standbys]
+            found.sort(key=lambda each: each.task)
+            if found == wanted:
+                break
+            await deferLater(reactor, 0.02)
+        self.assertEqual(found, wanted)
+        self.assertEqual(sum(each.standbyCount for each in last.values()), TASKS)
+        await self.end(*containers)
 
 
 class FollowerTests(StandbyCase):
@@ -178,7 +213,9 @@ class FollowerTests(StandbyCase):
         self.addCleanup(follower.close)
         return follower
 
-    async def write(self, *words: str, isAborted: bool = False, number: int = 0) -> None:
+    async def write(
+        self, *words: str, isAborted: bool = False, timestamp: int | None = None
+    ) -> None:
         """A transaction of changes."""
         settings = {
             "bootstrap.servers": self.broker.bootstrapServers,
@@ -189,7 +226,9 @@ class FollowerTests(StandbyCase):
             async with producer.transaction():
                 for word in words:
                     value = INTEGER.encode(len(word))
-                    await producer.send("word-counts", value, word.encode(), partition=number)
+                    await producer.send(
+                        "word-counts", value, word.encode(), (), timestamp, partition=0
+                    )
                 if isAborted:
                     raise ValueError("no")
         except ValueError:
@@ -299,8 +338,11 @@ class FollowerTests(StandbyCase):
         [standby] = follower._standbys.values()
         [store] = standby.stores.values()
         store.currentAtMs -= 10_000
-        await self.write("c")
-        await self.until(lambda: follower.appliedCount == 5)
+        with capturedLogs() as events:
+            await self.write("c")
+            await self.until(lambda: follower.appliedCount == 5)
+        said = "The stand-by of word-counts-0 is built anew: it was behind for more than 2000 ms"
+        self.assertIn(said, told(events))
         self.assertEqual(len(self.opened), 2)
         [standby] = follower._standbys.values()
         [store] = standby.stores.values()
@@ -308,6 +350,30 @@ class FollowerTests(StandbyCase):
         engines = await follower.release(0)
         self.assertEqual(self.entries(engines), [])
         await self.close(engines)
+
+    @asTest
+    async def test_behind(self) -> None:
+        """
+        What one writes that is far behind does not make it current; what was written of late does.
+        """
+        self.patch(module, "LAG_CHECK_SECONDS", 1_000)
+        await self.createTopic("word-counts", 2, cleanup_policy="compact")
+        follower = await self.follower(MEMORY, retentionMs=60_000)
+        follower.follow([], TaskStandbys([0]))
+        await self.untilLag(follower)
+        [standby] = follower._standbys.values()
+        [store] = standby.stores.values()
+        now = int(time() * 1000)
+        store.currentAtMs = now - 50_000
+        await self.write("old", timestamp=now - 55_000)
+        await self.until(lambda: follower.appliedCount == 1)
+        self.assertEqual(store.currentAtMs, now - 50_000)
+        await self.write("new", timestamp=now - 20_000)
+        await self.until(lambda: follower.appliedCount == 2)
+        self.assertEqual(store.currentAtMs, now - 20_000)
+        await self.write("early", timestamp=now + 3_600_000)  # another machine's clock
+        await self.until(lambda: follower.appliedCount == 3)
+        self.assertTrue(now <= store.currentAtMs <= time() * 1000)
 
     @asTest
     async def test_lostChanges(self) -> None:

@@ -212,6 +212,24 @@ def readUpTo(
             )
 
 
+def lastValues(cluster: KafkaCluster, where: TopicPartition, timeoutMs: int) -> dict[bytes, bytes]:
+    """
+    What a partition of a compacted topic says now: the last value of each key, without tombstones.
+
+    @param timeoutMs: as of L{readUpTo}.
+    @raise CommandError: see L{readUpTo}.
+    """
+    end = cluster.offsetsAt([where], LATEST)[where]
+    reader = RecordReader(cluster, cluster.offsetsAt([where], EARLIEST))
+    found: dict[bytes, bytes] = {}
+    for _where, record in readUpTo(end, reader, reader.poll, timeoutMs):
+        if record.value is None:
+            found.pop(record.key or b"", None)
+        elif record.key:
+            found[record.key] = record.value
+    return found
+
+
 def _read(source: _Source, printer: _Printer, options: Namespace) -> None:
     idleSince = monotonic()
     while printer.left:

@@ -149,8 +149,9 @@ const aboutPlan = (config) => `job ${config.job} reads ${listed(config.topics, [
 
 // -- one job
 
-const containerRows = new Rows($("containers"), ["name", "name", "number", "number", "number", "number", "wrap"]);
+const containerRows = new Rows($("containers"), ["name", "name", "number", "number", "number", "number", "number", "wrap"]);
 const taskRows = new Rows($("tasks"), ["name", "name", "", "number", "number", "number", "number", "wrap", "wrap"]);
+const standbyRows = new Rows($("standbys"), ["number", "name", "name", "wrap", "number"]);
 const topicRows = new Rows($("topics"), ["", "name", "", "", "number", ""]);
 const settingRows = new Rows($("settings"), ["", "wrap"]);
 const open = new Set();
@@ -171,7 +172,7 @@ function showJob(job) {
   }
   containerRows.show(job.containers.map((each) => {
     const why = each.failure || (each.isOverdue ? `no report for ${age(each.ageMs)}: it may be dead` : startingText(each.tasks).join(", ") || "running");
-    return [each.container, [each.container, each.host, whole(each.taskCount), whole(each.handledCount), whole(each.commitCount), `${age(each.ageMs)} ago`, why], { titles: [each.memberId && `member ${each.memberId}`, each.host], bad: isLive(each) ? [] : [5, 6] }];
+    return [each.container, [each.container, each.host, whole(each.taskCount), whole(each.standbyCount), whole(each.handledCount), whole(each.commitCount), `${age(each.ageMs)} ago`, why], { titles: [each.memberId && `member ${each.memberId}`, each.host], bad: isLive(each) ? [] : [6, 7] }];
   }));
   $("no-containers").hidden = job.containers.length > 0;
   showTasks(job);
@@ -199,6 +200,18 @@ function showTasks(job) {
     for (const part of task.partitions) rows.push([`${key} ${part.topic}-${part.partition}`, [`${part.topic}-${part.partition}`, "", "", "", "", "", whole(part.lag), part.position === null ? "position not known" : `at ${whole(part.position)}${part.end === null ? "" : ` of ${whole(part.end)}`}`, ""], { className: "part", titles: [`${part.topic}-${part.partition}`] }]);
   }
   taskRows.show(rows);
+  showStandbys(job);
+}
+
+function showStandbys(job) {
+  const all = job.containers.flatMap((container) => container.standbys.map((each) => [each, container]));
+  $("standbys-part").hidden = !all.length;
+  standbyRows.show(all.sort(([one], [other]) => one.task - other.task).map(([each, container]) => {
+    const state = each.lag === null ? "stores are opened" : each.isCurrent ? "up to date" : "behind";
+    return [`${container.container}/${each.task}`,
+      [whole(each.task), container.container, container.host, isLive(container) ? state : `${state}, ${age(container.ageMs)} ago`, whole(each.lag)],
+      { titles: ["", container.container, container.host], bad: isLive(container) ? [] : [3] }];
+  }));
 }
 
 function foldOf(key) {

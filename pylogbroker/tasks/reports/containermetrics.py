@@ -65,6 +65,21 @@ class TaskMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyMetrics:
+    """
+    A task whose state a container follows as a stand-by.
+
+    @ivar task: its number.
+    @ivar isCurrent: whether a takeover would be fast.
+    @ivar lag: changes that it lacks, at most; L{None}: its stores are not open yet.
+    """
+
+    task: int
+    isCurrent: bool
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerMetrics:
     """
     A container. Counts are since its start, and of all tasks that it has had. Times are
@@ -77,6 +92,7 @@ class ContainerMetrics:
     @ivar restoredCount: changes that were read from changelogs.
     @ivar taskCount: of C{tasks}, before any were left out of a record that is too large.
     @ivar failure: what has ended it; empty: nothing.
+    @ivar standbyCount: of C{standbys}, likewise.
     """
 
     job: str
@@ -93,6 +109,8 @@ class ContainerMetrics:
     taskCount: int
     tasks: tuple[TaskMetrics, ...] = ()
     failure: str = ""
+    standbyCount: int = 0
+    standbys: tuple[StandbyMetrics, ...] = ()
 
     @property
     def key(self) -> str:
@@ -100,11 +118,14 @@ class ContainerMetrics:
         return f"{self.job}/{self.container}"
 
     def encode(self) -> bytes:
-        """As a record's value. Tasks are left out where it would be too large."""
+        """As a record's value. Tasks and stand-bys are left out where it would be too large."""
         return encodeDocument(self, ContainerMetrics._shortened)
 
     def _shortened(self) -> ContainerMetrics:
-        return replace(self, tasks=self.tasks[: len(self.tasks) // 2])
+        tasks, standbys = self.tasks, self.standbys
+        return replace(
+            self, tasks=tasks[: len(tasks) // 2], standbys=standbys[: len(standbys) // 2]
+        )
 
     @staticmethod
     def decode(data: bytes) -> ContainerMetrics:

@@ -29,7 +29,7 @@ from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.topics import LATEST, NewTopic
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.errors import PylogbrokerError, TaskFailedError
-from pylogbroker.metrics.taskmetrics import ContainerFigures, TaskFigures
+from pylogbroker.metrics.taskmetrics import ContainerFigures, StandbyFigures, TaskFigures
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.net.timer import wallMs
 from pylogbroker.producer.kafka.producer import KafkaProducer
@@ -38,6 +38,7 @@ from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.reports.containermetrics import (
     ContainerMetrics,
     PartitionMetrics,
+    StandbyMetrics,
     StoreMetrics,
     TaskMetrics,
 )
@@ -90,6 +91,13 @@ class ReportedRestore(Protocol):
     end: int
 
 
+class ReportedStandby(StandbyFigures, Protocol):
+    """A stand-by task; a container's C{StandbyStatus} is such."""
+
+    @property
+    def isCurrent(self) -> bool: ...
+
+
 class ReportedContainer(ContainerFigures, Protocol):
     """A container; a C{TaskContainer} is such."""
 
@@ -97,6 +105,8 @@ class ReportedContainer(ContainerFigures, Protocol):
     def memberId(self) -> str: ...
 
     def status(self) -> Sequence[ReportedTask]: ...
+
+    def standbys(self) -> Sequence[ReportedStandby]: ...
 
     def restores(self) -> Iterable[ReportedRestore]: ...
 
@@ -236,6 +246,10 @@ class TaskReporter:
             (stores[each.place.topic], each.place.partition): each for each in container.restores()
         }
         tasks = tuple(_taskMetrics(each, ends, restores, stores) for each in container.status())
+        standbys = tuple(
+            StandbyMetrics(each.partition, each.isCurrent, each.lag)
+            for each in container.standbys()
+        )
         return ContainerMetrics(
             self._job.name,
             self._containerId,
@@ -251,6 +265,8 @@ class TaskReporter:
             len(tasks),
             tasks,
             failure,
+            len(standbys),
+            standbys,
         )
 
     @asDeferred

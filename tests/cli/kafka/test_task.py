@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 
 from confluent_kafka import Consumer, Producer
 
-from pylogbroker.config.kafka.tasksettings import CONFIG_TOPIC
+from pylogbroker.config.kafka.tasksettings import CONFIG_TOPIC, METRICS_TOPIC
 from pylogbroker.tasks.job import loadJobs
+from pylogbroker.tasks.reports.containermetrics import ContainerMetrics, StandbyMetrics
 from pylogbroker.tasks.reports.jobconfig import configOf
 from pylogbroker.types import TopicPartition
 from tests.cli.commands import performAtOnce
@@ -40,6 +41,12 @@ class TaskFileCase(CurrentCase):
         path = os.path.join(self.folder, name)
         Path(path).write_text(text, encoding="utf-8")
         return path
+
+    def publish(self, topic: str, records: Iterable[tuple[str, bytes | None]]) -> None:
+        producer = Producer({"bootstrap.servers": self.broker.bootstrapServers})
+        for key, value in records:
+            producer.produce(topic, value, key)
+        self.assertEqual(producer.flush(30), 0)
 
     def task(self, verb: str, *words: str) -> tuple[str, ...]:
         return ("task", verb, self.file, "--state-dir", self.state, *words)
@@ -210,12 +217,6 @@ class PlanTests(TaskFileCase):
 class PublishedTests(TaskFileCase):
     """C{task plan} of the jobs that containers have published."""
 
-    def publish(self, topic: str, records: Iterable[tuple[str, bytes | None]]) -> None:
-        producer = Producer({"bootstrap.servers": self.broker.bootstrapServers})
-        for key, value in records:
-            producer.produce(topic, value, key)
-        self.assertEqual(producer.flush(30), 0)
-
     def test_published(self) -> None:
         """
         Writers and readers of each topic over all jobs of a cluster, with the last record of each;
@@ -329,6 +330,58 @@ class StateTests(TaskFileCase):
         self.assertIn("group count  Empty", text)
         self.assertIn("STORE   TASK  CHANGELOG", text)
         self.assertIn("group copy", text)
+
+    def test_standbys(self) -> None:
+        """Stand-bys as containers have reported them; the dead, and what is no report, are not."""
+        self.assertEqual(self.describe()["standbys"], [])
+        self.done("topic", "create", METRICS_TOPIC, "--partitions", "1")
+        self.done("topic", "create", "m", "--partitions", "1")
+        [one, other] = (
+            ContainerMetrics(
+                "count", name, f"host-{name}", "", 1, 2_000, 3, 0, 0, 0, 0, 0, (), "", 2, standbys
+            )
+            for name, standbys in (
+                ("b", (StandbyMetrics(1, False, None), StandbyMetrics(0, True, 3))),
+                ("a", (StandbyMetrics(1, True, 12_345),)),
+            )
+        )
+        failed = replace(one, container="c", failure="StorageError")
+        foreign = replace(one, job="copy")
+        for topic, records in (
+            (
+                METRICS_TOPIC,
+                [
+                    *((each.key, each.encode()) for each in (one, other, failed, foreign)),
+                    ("count/\n", one.encode()),
+                    ("count/gone", other.encode()),
+                    ("count/gone", None),
+                ],
+            ),
+            ("m", [(other.key, other.encode())]),
+        ):
+            self.publish(topic, records)
+        self.assertEqual(
+            [tuple(each.values()) for each in self.describe()["standbys"]],
+            [
+                (0, "b", "host-b", True, 3, 2_000),
+                (1, "a", "host-a", True, 12_345, 2_000),
+                (1, "b", "host-b", False, None, 2_000),
+            ],
+        )
+        outcome = self.execute(*self.task("describe", "--job", "count"))
+        text = outcome.output.decode()
+        self.assertRegex(text, r"STANDBY +CONTAINER +HOST +CURRENT +LAG +REPORTED")
+        self.assertRegex(text, r"1 +b +host-b +no +- +\d+ s ago")
+        self.assertIn(r"container count/\n of", outcome.errors)
+        self.assertIn("it has the key of another container", outcome.errors)
+        config = self.write("task.properties", f"state.dir={self.state}\nmetrics.topic=m\n")
+        for words in (("--metrics-topic", "m"), ("--config", config)):
+            [found] = self.document("task", "describe", self.file, "--job", "count", *words)["jobs"]
+            self.assertEqual([each["container"] for each in found["standbys"]], ["a"])
+        missing = self.document(*self.task("describe", "--metrics-topic", "none"))["problems"]
+        self.assertEqual(
+            missing, ["there is no topic none: no container has published its metrics"]
+        )
 
     def test_missingTopic(self) -> None:
         """An input that is not there is told of; a reset refuses it."""

@@ -5,6 +5,7 @@ Tests of L{pylogbroker.tasks.reports.jsondocument}, with a container's metrics a
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -12,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.tasks.reports.containermetrics import (
     ContainerMetrics,
     PartitionMetrics,
+    StandbyMetrics,
     StoreMetrics,
     TaskMetrics,
 )
@@ -42,12 +44,15 @@ class DocumentTests(SynchronousTestCase):
 
     def test_roundTrip(self) -> None:
         """A document is what it was; unknown fields are left out, missing ones have defaults."""
-        found = metrics(TASK)
+        standbys = (StandbyMetrics(4, True, 0), StandbyMetrics(5, False, None))
+        found = replace(metrics(TASK), standbyCount=2, standbys=standbys)
         self.assertEqual(ContainerMetrics.decode(found.encode()), found)
-        self.assertEqual(ContainerMetrics.decode(self.changed(later={"a": [1]})), found)
+        later = json.loads(found.encode()) | {"later": {"a": [1]}}
+        self.assertEqual(ContainerMetrics.decode(json.dumps(later).encode()), found)
         document = json.loads(found.encode())
-        del document["failure"], document["tasks"][0]["counters"]
-        self.assertEqual(ContainerMetrics.decode(json.dumps(document).encode()).failure, "")
+        del document["failure"], document["standbys"], document["tasks"][0]["counters"]
+        earlier = ContainerMetrics.decode(json.dumps(document).encode())
+        self.assertEqual((earlier.failure, earlier.standbys), ("", ()))
         self.assertEqual(document["version"], 1)
 
     def test_wrong(self) -> None:
@@ -83,8 +88,10 @@ class DocumentTests(SynchronousTestCase):
 
     def test_large(self) -> None:
         """A document that would be too large has fewer tasks, and says how many there are."""
-        data = metrics(*[TASK] * 5_000).encode()
+        large = metrics(*[TASK] * 5_000)
+        large = replace(large, standbys=(StandbyMetrics(1, True, 0),) * 40)
+        data = large.encode()
         self.assertLessEqual(len(data), DOCUMENT_SIZE_MAX)
         found = ContainerMetrics.decode(data)
         self.assertEqual(found.taskCount, 5_000)
-        self.assertEqual(len(found.tasks), 1_250)
+        self.assertEqual((len(found.tasks), len(found.standbys)), (1_250, 10))

@@ -146,14 +146,27 @@ jobs are those whose containers have run in the cluster. dot -Tsvg draws what --
     Command(
         "task describe",
         state.describe,
-        (_FILE, _JOB, _AS, _STATE_DIR, *AT_BOOTSTRAP, JSON),
+        (
+            _FILE,
+            _JOB,
+            _AS,
+            _STATE_DIR,
+            *AT_BOOTSTRAP,
+            option(
+                "--metrics-topic TOPIC",
+                "where containers publish their metrics (that of --config, or "
+                "pylogbroker-task-metrics)",
+            ),
+            JSON,
+        ),
         """\
 examples:
   pylogbroker task describe job.py --bootstrap-server log1:9092
   pylogbroker task describe job.py --bootstrap-server log1:9092 --job count-words --json
 
 OFFSET is the committed position, END the end of the log, LAG the messages between them. Of each
-store there are the offsets of its changelog, and the bytes that it has on this machine.
+store there are the offsets of its changelog, and the bytes that it has on this machine. Stand-bys
+are as their containers have reported them: LAG is the changes that one lacks.
 """,
         isBlocking=True,
     ),

@@ -13,13 +13,12 @@ from textwrap import indent
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import rejectOptions
 from pylogbroker.cli.kafka import openCluster, show
-from pylogbroker.cli.kafka.records import readUpTo
+from pylogbroker.cli.kafka.records import lastValues
 from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.streams import Streams
 from pylogbroker.config.kafka.tasksettings import CONFIG_TOPIC
 from pylogbroker.programs.tasks.jobchoice import chosenJobs
-from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
-from pylogbroker.syncclient.kafka.recordreader import RecordReader
+from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.tasks.reports.jobconfig import (
     INPUT,
     OUTPUT,
@@ -100,15 +99,7 @@ def _publishedJobs(
     topic: str = options.configTopic or CONFIG_TOPIC
     if topic not in counts:
         raise CommandError(f"there is no topic {topic}: no container has published its job")
-    place = TopicPartition(topic, PARTITION)
-    end = cluster.offsetsAt([place], LATEST)[place]
-    reader = RecordReader(cluster, cluster.offsetsAt([place], EARLIEST))
-    values: dict[bytes, bytes] = {}
-    for _where, record in readUpTo(end, reader, reader.poll, options.timeoutMs):
-        if record.value is None:
-            values.pop(record.key or b"", None)
-        elif record.key:
-            values[record.key] = record.value
+    values = lastValues(cluster, TopicPartition(topic, PARTITION), options.timeoutMs)
     jobs = {}
     for key, value in sorted(values.items()):
         name = key.decode(errors="replace")

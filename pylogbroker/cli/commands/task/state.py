@@ -1,5 +1,6 @@
 """
-C{task describe} and C{task reset}: a job's positions and state.
+C{task describe} and C{task reset}: a job's positions and state. Stand-bys are as their containers
+have reported them last.
 
 A reset deletes changelogs and repartition topics first. When one stays, so do the positions: behind
 new positions a store that is still there would have the same messages twice. Then it sets the
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from argparse import Namespace
 from pathlib import Path
 from textwrap import indent
@@ -27,24 +29,31 @@ from pylogbroker.cli.kafka.groups import (
     groupTable,
     knownGroups,
 )
+from pylogbroker.cli.kafka.records import lastValues
 from pylogbroker.cli.kafka.topics import deleteAll
 from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.streams import Streams
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
+from pylogbroker.config.keys import ConfigKey
 from pylogbroker.config.properties import readProperties
 from pylogbroker.programs.tasks.jobchoice import chosenJobs
 from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.tasks.job import Job
-from pylogbroker.types import TopicPartition, formatCount
+from pylogbroker.tasks.reports.containermetrics import ContainerMetrics
+from pylogbroker.tasks.reports.jobconfig import PARTITION
+from pylogbroker.types import TopicPartition, escapeUnprintable, formatCount
+
+
+def _settingOf(options: Namespace, given: str | None, key: ConfigKey[Any]) -> str:
+    """A setting of the containers: as it was given, from the property file, or the default."""
+    if given is None and options.accessFile is not None:
+        given = readProperties(options.accessFile).get(key.key)
+    return str(key.default) if given is None else given
 
 
 def _stateFolder(options: Namespace, job: Job) -> Path:
     """The folder of a job's stores on this machine."""
-    key = KafkaTaskSettings.stateDir
-    given = options.stateDir
-    if given is None and options.accessFile is not None:
-        given = readProperties(options.accessFile).get(key.key)
-    return Path(given or str(key.default), job.name)
+    return Path(_settingOf(options, options.stateDir, KafkaTaskSettings.stateDir), job.name)
 
 
 def _storeSizes(folder: Path) -> dict[tuple[int, str], int]:
@@ -103,12 +112,13 @@ def _places(topic: str, counts: dict[str, int]) -> list[TopicPartition]:
 
 
 def describe(options: Namespace, streams: Streams) -> int:
-    """Print positions, lag and members of jobs, and their stores."""
+    """Print positions, lag and members of jobs, their stores, and the stand-bys of these."""
     documents: list[dict[str, Any]] = []
     texts: list[str] = []
     problems: list[str] = []
     with openCluster(options, streams) as cluster:
         counts = _partitionCounts(cluster)
+        reports = _reports(cluster, counts, options, problems)
         for job in chosenJobs(options.file, options.job, options.newName):
             group = _group(cluster, job.name)
             places = _inputs(job, counts, problems)
@@ -117,6 +127,7 @@ def describe(options: Namespace, streams: Streams) -> int:
             lags = groupLags(cluster, group, problems, places)
             folder = _stateFolder(options, job)
             stores = _stores(cluster, job, counts, folder)
+            standbys = _standbys(job, reports)
             documents.append(
                 {
                     "job": job.name,
@@ -127,6 +138,7 @@ def describe(options: Namespace, streams: Streams) -> int:
                     ],
                     "inputs": [each._asdict() for each in lags],
                     "stores": [dict(zip(_STORE_KEYS, row, strict=True)) for row in stores],
+                    "standbys": [dict(zip(_STANDBY_KEYS, row, strict=True)) for row in standbys],
                     "stateFolder": str(folder),
                 }
             )
@@ -134,6 +146,13 @@ def describe(options: Namespace, streams: Streams) -> int:
             if stores:
                 headings = ("STORE", "TASK", "CHANGELOG", "START", "END", "LOCAL BYTES")
                 text += indent("\n" + tableOfRows(headings, stores), "  ")
+            if standbys:
+                headings = ("STANDBY", "CONTAINER", "HOST", "CURRENT", "LAG", "REPORTED")
+                rows = [
+                    (task, *names, "yes" if isCurrent else "no", lag, _ageOf(atMs))
+                    for task, *names, isCurrent, lag, atMs in standbys
+                ]
+                text += indent("\n" + tableOfRows(headings, rows), "  ")
             texts.append(text)
     if options.json:
         show(streams, asJson({"jobs": documents, "problems": problems}))
@@ -142,6 +161,51 @@ def describe(options: Namespace, streams: Streams) -> int:
         streams.warn(problem)
     show(streams, "\n".join(texts))
     return 0
+
+
+def _ageOf(timeMs: int) -> str:
+    return f"{max(int(time.time()) - timeMs // 1000, 0)} s ago"
+
+
+_STANDBY_KEYS = ("task", "container", "host", "isCurrent", "lag", "reportedAtMs")
+
+
+def _reports(
+    cluster: KafkaCluster, counts: dict[str, int], options: Namespace, problems: list[str]
+) -> list[ContainerMetrics]:
+    """The last reports of containers that have not ended, in the order of their names."""
+    topic = _settingOf(options, options.metricsTopic, KafkaTaskSettings.metricsTopic)
+    if topic not in counts:
+        if options.metricsTopic is not None:
+            problems.append(f"there is no topic {topic}: no container has published its metrics")
+        return []
+    values = lastValues(cluster, TopicPartition(topic, PARTITION), options.timeoutMs)
+    found = []
+    for key, value in sorted(values.items()):
+        try:
+            report = ContainerMetrics.decode(value)
+            if report.key != key.decode(errors="replace"):
+                raise ValueError("it has the key of another container")
+        except ValueError as error:
+            name = escapeUnprintable(key.decode(errors="replace"))
+            problems.append(f"container {name} of {topic} is left out: {error}")
+        else:
+            if not report.failure:
+                found.append(report)
+    return found
+
+
+def _standbys(
+    job: Job, reports: list[ContainerMetrics]
+) -> list[tuple[int, str, str, bool, int | None, int]]:
+    """As containers have reported them."""
+    rows = [
+        (each.task, report.container, report.host, each.isCurrent, each.lag, report.writtenAtMs)
+        for report in reports
+        if report.job == job.name
+        for each in report.standbys
+    ]
+    return sorted(rows, key=lambda row: row[:2])
 
 
 _STORE_KEYS = ("store", "task", "changelog", "start", "end", "localSize")
