@@ -168,7 +168,8 @@ class TaskCoordinator(Protocol):
 
 class Counter:
     """
-    A number that a task counts, for people.
+    A number that a task counts, for people. It is no state: what a message has counted that raises
+    is not taken back.
 
     @ivar count: since the task began.
     """

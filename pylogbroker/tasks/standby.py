@@ -310,7 +310,6 @@ class StandbyTasks:
             self._advance()
             if not records:
                 await self._consumer.wait()
-                await deferLater(self._reactor, 0)  # it may not be assigned while it wakes one
 
     def _batches(
         self, records: Iterable[ConsumerRecord]

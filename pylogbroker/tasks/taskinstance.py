@@ -5,6 +5,7 @@ a container, the test driver and Spark run tasks each in their own way.
 What must be true:
 
   - A message that raises has done nothing: what its task sent and stored for it is taken back.
+  (Counters are metrics, and stay.)
   - A call handles messages until it is asked to commit, or what is not committed has reached a
   limit; the caller commits then, and calls again.
 """

@@ -443,6 +443,17 @@ class FailureTests(InstanceTestCase):
         self.assertEqual((task.handledCount, task.failedCount), (3, 1))
         self.assertEqual([each.offset for each in self.leftOut], [1])
 
+    def test_counters(self) -> None:
+        """Counters are metrics, not state: they keep what a message has counted that raises."""
+
+        def count(task: TaskInstance, message: str) -> None:
+            task.getCounter("seen").increment()
+            refuse(task, message)
+
+        task = self.newTask(count, onError=SKIP)
+        task.process([consumed(0, b"bad"), consumed(1, b"good")])
+        self.assertEqual((task.counters["seen"].count, self.stored(task)), (2, {"good": 1}))
+
     def test_undecodable(self) -> None:
         """A message that is nothing for its serdes is handled as one that raises."""
         task = self.newTask(onError=SKIP)

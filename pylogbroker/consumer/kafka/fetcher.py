@@ -145,6 +145,7 @@ class KafkaFetcher:
         self._pumpTimer = Timer(clock)
         self._retryTimer = Timer(clock)
         self._turnCount = 0
+        self._failed: list[AssignedPartition] | None = None  # while partitions are gone through
         self._isStopped = False
         cluster.listen(self.wake)
 
@@ -170,6 +171,7 @@ class KafkaFetcher:
     def _pump(self) -> None:
         nowMs, retryAtMs = self._nowMs(), inf
         byNode: dict[int, list[AssignedPartition]] = {}
+        failed = self._failed = []
         for partition in self.partitions.values():
             leader = self._leader(partition)
             if leader is None or partition.isPaused or partition.isHeld or partition.isAsked:
@@ -187,6 +189,10 @@ class KafkaFetcher:
                 self._serve(number, node, wanted)
         if retryAtMs < inf:
             self._retryTimer.start(retryAtMs - nowMs, self._pump)
+        self._failed = None
+        for partition in failed:
+            if self.partitions.get(partition.place) is partition:
+                self._onFetched(partition)
 
     def _nodeFor(self, partition: AssignedPartition, leader: PartitionLeader, nowMs: float) -> int:
         """The broker to ask: a follower only for messages, and while it is known."""
@@ -223,7 +229,10 @@ class KafkaFetcher:
 
     def _tell(self, partition: AssignedPartition, error: PylogbrokerError) -> None:
         partition.fail(error)
-        self._onFetched(partition)
+        if self._failed is None:
+            self._onFetched(partition)
+        else:  # a reader that is told may assign others at once
+            self._failed.append(partition)
 
     def _checkTopic(self, partition: AssignedPartition) -> None:
         """Begin with the first message where the topic is another one than that which was read."""

@@ -371,6 +371,27 @@ class ReadTests(ConsumerCase):
 class TroubleTests(ConsumerCase):
     """Errors, moved leaders, truncated logs."""
 
+    def test_assignWhenWoken(self) -> None:
+        """
+        A reader that is woken by the error of a partition may assign others at once, and gets the
+        messages of these only.
+        """
+        self.kafka.put("t", 0, b"no")
+        self.kafka.put("t", 1, b"yes")
+        consumer = self.make("none")
+        woken: list[str] = []
+
+        def wake() -> None:
+            woken.append("woken")
+            consumer.detach(wake)
+            consumer.assign({T1: 0})
+
+        consumer.attach(wake)
+        consumer.assign([T0, T1])
+        self.assertEqual(self.read(consumer), [b"yes"])
+        self.assertEqual(woken, ["woken"])
+        self.assertEqual(consumer.assignment(), [T1])
+
     def test_everyRetriableError(self) -> None:
         """After each error that passes all is read, once."""
         self.kafka.put("t", 0, b"a", b"b")
