@@ -783,9 +783,11 @@ class TaskContainer:
         settings = self.settings
         # At the end of what there is, a container that is to end there waits for nothing more.
         idleMs = min(settings.maxTaskIdleMs, 0) if self._isUntilEnd else settings.maxTaskIdleMs
-        queues = InputQueues(idleMs, settings.bufferedRecordsPerPartition)
+        assert self._topics is not None
+        sizeMax = settings.inputBufferMaxBytes // self._topics.taskCount
+        queues = InputQueues(idleMs, settings.bufferedRecordsPerPartition, sizeMax)
         broadcasts = None
-        if self._topics is not None and self._topics.broadcasts:
+        if self._topics.broadcasts:
             isolation = self._consumer.settings.isolationLevel
             broadcasts = KafkaConsumer(
                 self._reactor,

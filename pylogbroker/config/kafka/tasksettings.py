@@ -108,6 +108,13 @@ class KafkaTaskSettings(KafkaClientSettings):
         "Messages of a partition that a task with several inputs keeps until their turn; a "
         "partition with more is not read on.",
     )
+    inputBufferMaxBytes = ConfigKey(
+        "input.buffer.max.bytes",
+        POSITIVE,
+        str(512 << 20),
+        "Bytes of messages that the tasks of a container keep until their turn, about; each task "
+        "may have its share. One that has more reads on only what it has nothing of.",
+    )
     repartitionPurgeIntervalMs = ConfigKey(
         "repartition.purge.interval.ms",
         POSITIVE,

@@ -11,12 +11,14 @@ What must be true:
   queue is empty, and its partition is not known to be at its end, no other gives anything.
   - Until each bootstrapped partition is where it ended when the task began, only such give
   messages, and none from behind that end.
+  - Queues are bounded by messages, each by itself, and by bytes, all together. An empty one is
+  never full, since others may have to wait for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 from operator import attrgetter
@@ -24,6 +26,9 @@ from typing import NamedTuple
 
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
 from pylogbroker.types import TopicPartition
+
+MESSAGE_OVERHEAD = 100
+"""Bytes that a message costs beside key, value and headers, about."""
 
 NEVER_WAIT = -1
 """For C{idleMs}: what is there is handed out in order, and what may come is not waited for."""
@@ -47,17 +52,35 @@ class _Queue:
     """
     @ivar bootstrapEnd: until where nothing else is handed out; L{None}: it is no such partition, or
         it was there.
+    @ivar size: bytes of its messages, with L{MESSAGE_OVERHEAD}.
     @ivar idleSinceMs: since when it is empty, and its partition at its end; L{None}: it is not.
     """
 
-    __slots__ = ("bootstrapEnd", "idleSinceMs", "place", "rank", "records")
+    __slots__ = ("bootstrapEnd", "idleSinceMs", "place", "rank", "records", "size")
 
     def __init__(self, place: TopicPartition, rank: Rank, bootstrapEnd: int | None) -> None:
         self.place = place
         self.rank = rank
         self.bootstrapEnd = bootstrapEnd
         self.records: deque[ConsumerRecord] = deque()
+        self.size = 0
         self.idleSinceMs: float | None = None
+
+    def put(self, records: Collection[ConsumerRecord]) -> None:
+        self.records.extend(records)
+        self.size += sum(map(_sizeOf, records))
+        self.idleSinceMs = None
+
+    def pop(self) -> ConsumerRecord:
+        record = self.records.popleft()
+        self.size -= _sizeOf(record)
+        return record
+
+    def takeAll(self) -> list[ConsumerRecord]:
+        taken = list(self.records)
+        self.records.clear()
+        self.size = 0
+        return taken
 
     @property
     def order(self) -> tuple[int, Rank]:
@@ -85,15 +108,18 @@ class InputQueues:
     @ivar dueAtMs: when L{take} may give more, though nothing new has come; L{None}: never.
     """
 
-    def __init__(self, idleMs: float, bufferedMax: int) -> None:
+    def __init__(self, idleMs: float, bufferedMax: int, sizeMax: int) -> None:
         """
         @param idleMs: how long an empty queue whose partition is at its end is waited for;
             L{NEVER_WAIT}: empty queues are never waited for.
         @param bufferedMax: messages; a queue that has as many is full.
+        @param sizeMax: bytes, with L{MESSAGE_OVERHEAD} for each message; when the queues have as
+            many together, those with messages are full.
         """
         self.dueAtMs: float | None = None
         self._idleMs = idleMs
         self._bufferedMax = bufferedMax
+        self._sizeMax = sizeMax
         self._queues: dict[TopicPartition, _Queue] = {}
 
     def add(self, place: TopicPartition, rank: Rank, bootstrapEnd: int | None = None) -> None:
@@ -109,12 +135,11 @@ class InputQueues:
         """A partition has gone, with what it has here."""
         self._queues.pop(place, None)
 
-    def put(self, place: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
+    def put(self, place: TopicPartition, records: Collection[ConsumerRecord]) -> None:
         """Take messages of a partition in. They are left out when it is not here."""
         queue = self._queues.get(place)
         if queue is not None:
-            queue.records.extend(records)
-            queue.idleSinceMs = None
+            queue.put(records)
 
     def firstOffset(self, place: TopicPartition) -> int | None:
         """Of the message of a partition that comes next; L{None}: there is none here."""
@@ -127,12 +152,11 @@ class InputQueues:
         return not any(each.records for each in self._queues.values())
 
     def full(self) -> set[TopicPartition]:
-        """The partitions that have C{bufferedMax} messages here, or more."""
-        return {
-            place
-            for place, queue in self._queues.items()
-            if len(queue.records) >= self._bufferedMax
-        }
+        """The partitions of which no more messages should come for now."""
+        queues = self._queues.values()
+        isFull = sum([each.size for each in queues]) >= self._sizeMax
+        countMin = 1 if isFull else self._bufferedMax
+        return {each.place for each in queues if len(each.records) >= countMin}
 
     def take(
         self,
@@ -151,19 +175,17 @@ class InputQueues:
         if len(self._queues) == 1 and not behind:
             [only] = self._queues.values()
             if len(only.records) <= countMax:
-                taken = list(only.records)
-                only.records.clear()
-                return taken
+                return only.takeAll()
         queues = [self._queues[place] for place in behind] if behind else self._queues.values()
         for queue in queues:
             if not queue.records and self._mustWait(queue, nowMs, progress):
                 return []
         heap = [(queue.order, queue) for queue in queues if queue.records]
         heapify(heap)
-        taken = []
+        taken: list[ConsumerRecord] = []
         while heap and len(taken) < countMax:
             queue = heap[0][1]
-            taken.append(queue.records.popleft())
+            taken.append(queue.pop())
             if behind and not queue.isBehind(progress):
                 heappop(heap)
             elif queue.records:
@@ -194,6 +216,13 @@ class InputQueues:
             return False
         self.dueAtMs = dueAtMs
         return True
+
+
+def _sizeOf(record: ConsumerRecord) -> int:
+    size = MESSAGE_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+    for name, content in record.headers:
+        size += len(name) + len(content or b"")
+    return size
 
 
 def byPartition(

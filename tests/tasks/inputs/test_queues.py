@@ -9,7 +9,13 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
-from pylogbroker.tasks.inputs.queues import NEVER_WAIT, InputQueues, ReadProgress, byPartition
+from pylogbroker.tasks.inputs.queues import (
+    MESSAGE_OVERHEAD,
+    NEVER_WAIT,
+    InputQueues,
+    ReadProgress,
+    byPartition,
+)
 from pylogbroker.types import TopicPartition
 
 A, B, C = (TopicPartition(topic, 0) for topic in "abc")
@@ -74,9 +80,11 @@ class Reader:
         return " ".join(f"{each.topic}{each.offset}" for each in self.take())
 
 
-def makeQueues(*places: TopicPartition, idleMs: float = 0, **bootstrapEnds: int) -> InputQueues:
+def makeQueues(
+    *places: TopicPartition, idleMs: float = 0, sizeMax: int = 1 << 30, **bootstrapEnds: int
+) -> InputQueues:
     """Queues of partitions; those that stand first have lower ranks."""
-    queues = InputQueues(idleMs, 3)
+    queues = InputQueues(idleMs, 3, sizeMax)
     for rank, place in enumerate(places):
         queues.add(place, (rank,), bootstrapEnds.get(place.topic))
     return queues
@@ -209,6 +217,58 @@ class WaitTests(SynchronousTestCase):
         reader.fetch(B, 1)
         reader.take(1)
         self.assertEqual(reader.queues.full(), set())
+
+    def test_bytes(self) -> None:
+        """
+        When all queues together have as many bytes as they may, those with messages are full, and
+        none that is empty; headers count.
+        """
+        sizeMax = 3 * MESSAGE_OVERHEAD + 100
+        queues = makeQueues(A, B, C, sizeMax=sizeMax)
+        reader = Reader(queues, log(A, 1, 2), log(B, 3))
+        reader.fetch(A, 2)
+        reader.fetch(B, 1)
+        self.assertEqual(queues.full(), set())
+        large = message(B, 1, 4)._replace(
+            key=b"k" * 30, value=None, headers=(("h" * 10, b"v" * 10), ("n", None))
+        )
+        queues.put(B, [large])
+        self.assertEqual(queues.full(), {A, B})
+        self.assertEqual(len(queues.take(9, 0, lambda _place: ReadProgress(0, 0))), 4)
+        self.assertEqual(queues.full(), set())
+        value = b"v" * (sizeMax - MESSAGE_OVERHEAD)
+        queues.put(C, [message(C, 0, 1)._replace(value=value[1:])])
+        self.assertEqual(queues.full(), set())
+        queues.discard(C)
+        queues.put(A, [message(A, 0, 1)._replace(value=value)])
+        self.assertEqual(queues.full(), {A})
+        for place in (B, C):
+            queues.discard(place)
+        self.assertEqual(len(queues.take(9, 0, reader.progress)), 1)
+        queues.put(A, log(A, 1, 2))
+        self.assertEqual(queues.full(), set())  # what was taken at once counts no more
+
+    def test_bytesModel(self) -> None:
+        """
+        With a limit that each message exceeds, and what is full is not read, random logs still
+        come whole and in order.
+        """
+        for seed in range(CASE_COUNT):
+            random = Random(seed)
+            logs = [
+                log(place, *(random.randint(-1, 6) for _ in range(random.randint(1, 8))))
+                for place in (A, B, C)
+            ]
+            reader = Reader(makeQueues(A, B, C, sizeMax=1), *logs)
+            expected, found = merged(logs), []
+            for _step in range(1_000):
+                place = random.choice([A, B, C])
+                if place not in reader.queues.full():
+                    reader.fetch(place, random.randint(1, 3))
+                found += reader.take(random.randint(1, 4))
+                if len(found) == len(expected):
+                    break
+            self.assertEqual(found, expected, f"seed {seed}")
 
 
 class BootstrapTests(SynchronousTestCase):

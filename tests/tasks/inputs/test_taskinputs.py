@@ -107,7 +107,8 @@ class MergeTests(InputCase):
     def test_merged(self) -> Deferred[None]:
         """
         A task that catches up gets its inputs by their timestamps, and at equal ones in the order
-        of the job; with small queues, and although one input ends long before the others.
+        of the job; with queues of few messages or bytes, and although one input ends long before
+        the others.
         """
         return Deferred.fromCoroutine(self._merge())
 
@@ -127,11 +128,16 @@ class MergeTests(InputCase):
                     timed.append((now, rank, (topic, task, offset)))
                 await self.send(topic, task, times)
             expected[task] = [got for _now, _rank, got in sorted(timed)]
-        settings: dict[str, Any] = {"max_poll_records": "7", "buffered_records_per_partition": "5"}
-        container = self.make(self.job(*map(Input, topics)), **settings)
-        await container.run()
-        self.assertEqual(self.got, expected)
-        self.assertEqual(container.handledCount, sum(map(len, expected.values())))
+        for name, limit in (
+            ("counted", {"buffered_records_per_partition": "5"}),
+            ("measured", {"input_buffer_max_bytes": "1000"}),
+        ):
+            settings: dict[str, Any] = {"max_poll_records": "7", **limit}
+            self.got.clear()
+            container = self.make(self.job(*map(Input, topics)).renamed(name), **settings)
+            await container.run()
+            self.assertEqual(self.got, expected)
+            self.assertEqual(container.handledCount, sum(map(len, expected.values())))
 
     def test_tableFirst(self) -> Deferred[None]:
         """
