@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pylogbroker.config.allowlist import readAllowList
+from pylogbroker.config.kafka.tasksettings import CONFIG_TOPIC, METRICS_TOPIC
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.listenersettings import (
     ADVERTISED_LISTENERS,
@@ -938,6 +939,20 @@ class BrokerSettings(Settings):
         "Let every user of the console read the messages of all topics; `allow.file` and access "
         "control lists do not apply there.",
         derived="`true`, or `false` with `allow.file` or `authorizer.class.name`",
+    )
+    httpTaskConfigTopic = ownKey(
+        "http.task.config.topic",
+        NOT_EMPTY,
+        CONFIG_TOPIC,
+        "The topic from which the console reads the configurations of jobs: `config.topic` of the "
+        "containers of tasks.",
+    )
+    httpTaskMetricsTopic = ownKey(
+        "http.task.metrics.topic",
+        NOT_EMPTY,
+        METRICS_TOPIC,
+        "The topic from which the console reads the metrics of containers of tasks: their "
+        "`metrics.topic`.",
     )
     brokerEndpoint = ownKey(
         "broker.endpoint",

@@ -24,7 +24,7 @@ from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.listenersettings import KAFKA, KAFKA07
 from pylogbroker.console.peek import ISource, OwnSource, RemoteSource, Work, peek, peekLast
 from pylogbroker.console.recordpeek import peekRecordsAt
-from pylogbroker.console.tasks import TaskReports
+from pylogbroker.console.tasks import TASK_TOPICS, TaskReports
 from pylogbroker.errors import (
     BrokerConnectionError,
     NoBrokersError,
@@ -125,6 +125,7 @@ class ClusterView:
         zookeeper: Callable[[], IZookeeper | None],
         template: str = "",
         pageTemplate: str = "",
+        taskTopics: tuple[str, str] = TASK_TOPICS,
     ) -> None:
         """
         @param own: the broker in this process, if there is one.
@@ -132,6 +133,7 @@ class ClusterView:
         @param template: the way to other brokers; see
             L{pylogbroker.net.endpointstrings.brokerEndpoint}.
         @param pageTemplate: the URL of a broker's own console, with C{{host}}; C{""}: not known.
+        @param taskTopics: see L{TaskReports}.
         """
         self._reactor = reactor
         self._own = own
@@ -144,7 +146,7 @@ class ClusterView:
         self._foreign = TtlCache(reactor, self._readForeign)
         self._foreignMs = 0
         self._groups = TtlCache(reactor, self._readGroups)
-        self._tasks = None if own is None else TaskReports(reactor, own)
+        self._tasks = None if own is None else TaskReports(reactor, own, taskTopics)
 
     async def close(self) -> None:
         """Close all connections."""

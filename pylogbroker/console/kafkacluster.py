@@ -40,7 +40,7 @@ from pylogbroker.console.cluster import (
 )
 from pylogbroker.console.peek import Work
 from pylogbroker.console.recordpeek import peekRecordsAt
-from pylogbroker.console.tasks import TaskReports
+from pylogbroker.console.tasks import TASK_TOPICS, TaskReports
 from pylogbroker.errors import (
     BrokerConnectionError,
     ClosedError,
@@ -130,12 +130,18 @@ class KafkaClusterView:
     """The state of a cluster of today's Kafka."""
 
     def __init__(
-        self, reactor: Any, properties: dict[str, str], pageTemplate: str = "", random: Any = None
+        self,
+        reactor: Any,
+        properties: dict[str, str],
+        pageTemplate: str = "",
+        random: Any = None,
+        taskTopics: tuple[str, str] = TASK_TOPICS,
     ) -> None:
         """
         @param properties: of an admin client.
         @param pageTemplate: the URL of a broker's own console, with C{{host}}; C{""}: not known.
         @param random: numbers from 0 up to, not including, 1.
+        @param taskTopics: see L{TaskReports}.
         @raise ConfigurationError: a property is wrong.
         """
         limits = {"default.api.timeout.ms": TIMEOUT_MS, "request.timeout.ms": TIMEOUT_MS}
@@ -148,7 +154,7 @@ class KafkaClusterView:
         self._layout = TtlCache(reactor, self._readLayout, 2_000)
         self._marks = TtlCache(reactor, self._readMarks)
         self._groups = TtlCache(reactor, self._readGroups)
-        self._tasks = TaskReports(reactor, self)
+        self._tasks = TaskReports(reactor, self, taskTopics)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -176,7 +176,13 @@ def brokerConsole(
     routes = {"/metrics": metricsRoute(lambda: brokerFamilies(broker.picture(), __version__))}
     view = None
     if settings.httpConsole:
-        view = ClusterView(reactor, broker, lambda: broker.zookeeper, settings.brokerEndpoint)
+        view = ClusterView(
+            reactor,
+            broker,
+            lambda: broker.zookeeper,
+            settings.brokerEndpoint,
+            taskTopics=(settings.httpTaskConfigTopic, settings.httpTaskMetricsTopic),
+        )
         routes.update(pageRoutes(reactor, view, settings.httpMessages))
     return ConsoleService(
         reactor, settings.httpListener, HttpSite(reactor, routes, settings.httpHosts), view

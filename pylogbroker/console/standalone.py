@@ -20,6 +20,7 @@ from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.kafkacluster import KafkaClusterView
 from pylogbroker.console.service import ConsoleService, pageRoutes
+from pylogbroker.console.tasks import TASK_TOPICS
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
 from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, Sample, render, scalar
@@ -181,15 +182,17 @@ class KafkaClusterConsole(ConsoleService):
         hosts: tuple[str, ...] = (),
         hasMessages: bool = True,
         pageTemplate: str = "",
+        taskTopics: tuple[str, str] = TASK_TOPICS,
     ) -> None:
         """
         @param listener: see L{pylogbroker.net.listeners.listenerDescription}.
         @param properties: see L{KafkaClusterView}.
         @param hosts: allowed names in the Host header.
         @param pageTemplate: the URL of a broker's own console, with C{{host}}; C{""}: not known.
+        @param taskTopics: C{config.topic} and C{metrics.topic} of the containers of tasks.
         @raise ConfigurationError: a property is wrong.
         """
-        self._cluster = KafkaClusterView(reactor, properties, pageTemplate)
+        self._cluster = KafkaClusterView(reactor, properties, pageTemplate, taskTopics=taskTopics)
         routes = pageRoutes(reactor, self._cluster, hasMessages)
         routes["/metrics"] = self._metrics
         super().__init__(

@@ -32,6 +32,9 @@ from pylogbroker.tasks.reports.jobconfig import PARTITION, JobConfig
 
 T = TypeVar("T")
 
+TASK_TOPICS = (CONFIG_TOPIC, METRICS_TOPIC)
+"""Where containers publish by default."""
+
 KEPT_SIZE_MAX = 16 << 20
 """Bytes of the last records of a topic."""
 
@@ -157,12 +160,16 @@ class _ReportTopic(Generic[T]):
 class TaskReports:
     """Jobs and their containers, as they have published themselves. One call at a time."""
 
-    def __init__(self, clock: Any, source: IRecordSource) -> None:
+    def __init__(
+        self, clock: Any, source: IRecordSource, topics: tuple[str, str] = TASK_TOPICS
+    ) -> None:
+        """@param topics: C{config.topic} and C{metrics.topic} of the containers."""
+        configTopic, metricsTopic = topics
         self._clock = clock
         self._source = source
         self._askedAt = 0.0
-        self._configs = _ReportTopic(CONFIG_TOPIC, JobConfig.decode, lambda each: each.job)
-        self._metrics = _ReportTopic(METRICS_TOPIC, ContainerMetrics.decode, lambda each: each.key)
+        self._configs = _ReportTopic(configTopic, JobConfig.decode, lambda each: each.job)
+        self._metrics = _ReportTopic(metricsTopic, ContainerMetrics.decode, lambda each: each.key)
 
     async def read(self, work: Work) -> dict[str, Any]:
         """

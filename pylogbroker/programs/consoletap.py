@@ -17,6 +17,7 @@ from pylogbroker.config.kafka.clientsettings import BootstrapServers
 from pylogbroker.config.propertytypes import ZookeeperServers
 from pylogbroker.config.securitysettings import SecuritySettings, ToolSettings
 from pylogbroker.console.standalone import ClusterConsole, KafkaClusterConsole
+from pylogbroker.console.tasks import TASK_TOPICS
 from pylogbroker.programs.lifecycle import ProgramOptions, TwistdLifecycle
 
 LISTENER = "8067"
@@ -55,6 +56,8 @@ class Options(ProgramOptions):
             "",
             "Where each broker serves its own page, to link to it: http://{host}:8067/.",
         ],
+        ["config-topic", None, TASK_TOPICS[0], "Where containers of tasks publish their jobs."],
+        ["metrics-topic", None, TASK_TOPICS[1], "Where containers of tasks publish their metrics."],
     ]
     optFlags = [["no-messages", None, "Do not show messages."]]
 
@@ -88,6 +91,11 @@ class Options(ProgramOptions):
             raise usage.UsageError(
                 f"{option} {zookeeper or self.bootstrapServer}: {error}"
             ) from error
+        self.taskTopics = self["config-topic"], self["metrics-topic"]
+        if zookeeper and self.taskTopics != TASK_TOPICS:
+            raise usage.UsageError(
+                "--config-topic and --metrics-topic: a cluster of Kafka 0.7 has no tasks"
+            )
         page = self["broker-page"]
         if page and not (page.startswith(("http://", "https://")) and "{host}" in page):
             raise usage.UsageError(
@@ -121,7 +129,13 @@ def makeService(options: Options) -> IService:
             "sasl.password": access.saslPassword,
         }
         service = TwistdKafkaConsole(
-            reactor, options["listen"], properties, hosts, hasMessages, pageTemplate
+            reactor,
+            options["listen"],
+            properties,
+            hosts,
+            hasMessages,
+            pageTemplate,
+            options.taskTopics,
         )
     else:
         service = TwistdConsole(

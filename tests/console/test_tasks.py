@@ -22,6 +22,7 @@ from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.kafkacluster import KafkaClusterView
 from pylogbroker.console.tasks import TaskReports
 from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.programs.consoletap import Options, makeService
 from pylogbroker.tasks.job import Input, Job, Output
 from pylogbroker.tasks.reports.containermetrics import (
     ContainerMetrics,
@@ -227,6 +228,32 @@ class ReportTests(ReportCase):
         self.assertEqual([each["name"] for each in found["jobs"]], ["count"])
         [problem] = found["problems"]
         self.assertRegex(problem, f"^{METRICS_TOPIC}: .*TOPIC_AUTHORIZATION_FAILED")
+
+    async def test_topics(self) -> None:
+        """Containers may publish elsewhere: a broker's page and a stand-alone one are told."""
+        topics = ("jobs", "containers")
+        await self.start(
+            **{
+                "http.listener": "0",
+                "http.task.config.topic": topics[0],
+                "http.task.metrics.topic": topics[1],
+            }
+        )
+        await self.publish(topics[0], [("count", configOf(JOB, {}).encode())])
+        await self.publish(topics[1], [("other/b", metrics("b", job="other").encode())])
+        await self.publishMetrics(metrics("a", job="elsewhere"))
+        console = self.broker.broker.console
+        assert console is not None
+        options = Options()
+        where = ["--config-topic", topics[0], "--metrics-topic", topics[1]]
+        options.parseOptions(["--bootstrap-server", self.broker.bootstrapServers, *where])
+        alone: Any = makeService(options)
+        self.addCleanup(alone._cluster.close)
+        for found in (
+            (await get(console.port.getHost().port, "/api/tasks")).json(),
+            await alone._cluster.tasks(work),
+        ):
+            self.assertEqual([each["name"] for each in found["jobs"]], ["count", "other"])
 
 
 class BrokerTests(ReportCase):

@@ -96,6 +96,7 @@ class OptionsTests(SynchronousTestCase):
         for arguments, word in (
             (["--zookeeper", "zk:1", "--bootstrap-server", "b:1"], "and not both"),
             (["--bootstrap-server", "broker1"], "'broker1' is not a host with a port"),
+            (["--zookeeper", "zk:1", "--metrics-topic", "m"], "Kafka 0.7 has no tasks"),
         ):
             error = self.assertRaises(usage.UsageError, Options().parseOptions, arguments)
             self.assertIn(word, str(error))
