@@ -314,8 +314,9 @@ class PartitionLog:
                 f"the partition is out of service: {self.failure}",
                 self.failure.errno,
             )
+        isClosed = self.closed or self._closing
         return PartitionOfflineError(
-            self.path, action, "the log is closed" if self.closed else "a roll is under way"
+            self.path, action, "the log is closed" if isClosed else "a roll is under way"
         )
 
     # -- append

@@ -1357,6 +1357,9 @@ class CloseTests(LogCase):
         closing = log.beginClose()
         assert closing is not None
         self.assertRaises(ValueError, log.beginClose)
+        for attempt in (lambda: append(log, self.twelve), lambda: read(log, 0, 1)):
+            error = self.assertRaises(PartitionOfflineError, attempt)
+            self.assertIn("the log is closed", str(error))
         log.finishClose(closing, run(closing))
         self.assertFalse(log.busy)
 

@@ -407,6 +407,22 @@ class PositionTests(TransactionCase):
         self.assertEqual(self.addOffsets(producer), ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self.assertEqual(self.commitIn(producer, 5), ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
+    def test_stoppedWhileLoading(self) -> None:
+        """
+        A broker that stops while its groups are being read does not begin to read transactions
+        then: it would report that the partition cannot be read, which is being closed.
+        """
+        producer = self.producer()
+        self.assertEqual((self.addOffsets(producer), self.commitIn(producer, 5)), (0, 0))
+        self.lead.stop()
+        self.startUnsettled()
+        said = self.sentences()
+        transactions = self.lead.service.kafka.transactions
+        self.assertEqual(len(transactions._appenders), 0)
+        self.lead.stop()
+        self.assertEqual(len(transactions._appenders), 0)
+        self.assertEqual([each for each in said() if "could not load" in each], [])
+
     def test_endedWhileLoading(self) -> None:
         """
         The offsets of a transaction count also when its end marker is appended while they are being

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from pylogbroker.broker.kafka.coordinators.coordinatorlog import Appender, Loaded, Loader
@@ -101,7 +101,7 @@ class CoordinatorService:
         self._worker = worker
         self._timer = Timer(clock)
         self._dueMs: int | None = None
-        self._isRunning = False
+        self._isRunning = self._wasStopped = False
         self._isCreating = False
         self._created: Waiters[None] = Waiters()
         self._topic: TopicImage | None = None
@@ -137,11 +137,14 @@ class CoordinatorService:
 
     def start(self) -> Deferred[None]:
         """
-        Load what the topic holds. The partitions of all topics are there.
+        Load what the topic holds. The partitions of all topics are there. After L{stop} it does
+        nothing: a broker may stop while what comes before this one is loading.
 
         @return: fires with L{None} when all partitions are served, or found to be unreadable.
             Clients need not wait for it.
         """
+        if self._wasStopped:
+            return succeed(None)
         self._isRunning = True
         self._topics.metadata.listen(self._onMetadata)
         self._topics.watch(self.topicName, self._onLeadership)
@@ -155,7 +158,7 @@ class CoordinatorService:
 
     def stop(self) -> None:
         """Serve nothing any more. What waits is answered with an error."""
-        self._isRunning = False
+        self._isRunning, self._wasStopped = False, True
         self._timer.stop()
         self._unloadAll()
         self._created.fire(None)
