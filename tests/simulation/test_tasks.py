@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.seedtests import addPlantTests, addSeedTests, outputsByHashes
 from tests.simulation.tasks.planted import PLANTS
+from tests.simulation.tasks.streamplans import KINDS
 from tests.simulation.tasks.world import TasksWorld
 from tests.simulation.test_cluster import ClusterTestCase
 
@@ -19,7 +20,9 @@ MUST_HAPPEN = (
     "batches of stores lost",
     "changes restored",
     "handled again",
+    "stand-bys compared",
     "stores with something opened",
+    *(f"jobs: {kind}" for kind in KINDS),
     *TasksWorld.faults,
 )
 

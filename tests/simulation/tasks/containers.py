@@ -6,7 +6,7 @@ supervisor; and the programs that write their inputs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 
 from twisted.internet.task import deferLater
@@ -26,7 +26,8 @@ from tests.simulation.cluster.brokers import UnorderedWorker
 from tests.simulation.cluster.clients import Properties
 from tests.simulation.cluster.network import Network, Process
 from tests.simulation.tasks.disks import Disk, DiskDirectory
-from tests.simulation.tasks.plans import BAD, KEYS, AsyncPlannedTask, Diary, Plan, PlannedTask
+from tests.simulation.tasks.plans import Diary, Message, Plan
+from tests.simulation.tasks.streamplans import StreamPlan
 
 FORBIDDEN = (
     ConfigurationError,
@@ -66,7 +67,7 @@ class SimulatedContainer:
     def __init__(
         self,
         network: Network,
-        plan: Plan,
+        plan: Plan | StreamPlan,
         number: int,
         machine: Machine,
         properties: Properties,
@@ -102,16 +103,9 @@ class SimulatedContainer:
         machine, plan, random = self.machine, self.plan, self._random
         name = f"{self} #{self._startCount}"
         self.process = process = Process(self._network, name, machine.host, machine.rate)
-
-        def makeTask() -> PlannedTask:
-            if plan.isAsync:
-                own = Random(random.getrandbits(32))
-                return AsyncPlannedTask(plan, self._diary, process, own)
-            return PlannedTask(plan, self._diary, process)
-
         self.container = container = TaskContainer(
             process,
-            plan.job(makeTask),
+            plan.job(self._diary, process, random),
             {**self.properties, "client.id": name.replace(" ", "")},
             containerId=str(self.number),
             worker=UnorderedWorker(process, 1, lambda: random.random() * machine.delayMax),
@@ -178,15 +172,15 @@ class SimulatedContainer:
         status = self.container.status()
         return [each.partition for each in status if each.phase == TaskPhase.RUNNING.value]
 
-    def stored(self) -> dict[tuple[int, str], dict[str, str]]:
+    def stored(self) -> dict[tuple[int, str], dict[bytes, bytes]]:
         """What the stores have of the tasks that run here, by task and store."""
         assert self.container is not None
-        found: dict[tuple[int, str], dict[str, str]] = {}
-        for number, task in self.container._tasks.items():
-            if task.phase is TaskPhase.RUNNING and task.instance is not None:
-                for name, store in task.instance.stores.items():
-                    found[number, name] = dict(store.all())
-        return found
+        return {
+            (number, name): dict(store._engine.range(None, None))
+            for number, task in self.container._tasks.items()
+            if task.phase is TaskPhase.RUNNING and task.instance is not None
+            for name, store in task.instance.stores.items()
+        }
 
 
 class SimulatedWriter:
@@ -201,16 +195,16 @@ class SimulatedWriter:
         self,
         process: Process,
         properties: Properties,
-        partitionCounts: Mapping[str, int],
         random: Random,
-        isTransactional: bool,
+        newMessage: Callable[[], Message],
+        isTransactional: bool = False,
     ) -> None:
         self.process = process
         self.properties = properties
         self.isOver = False
-        self.acknowledged: dict[tuple[str, int, int], tuple[bytes, bytes | None]] = {}
-        self._partitionCounts = dict(partitionCounts)
+        self.acknowledged: dict[tuple[str, int, int], tuple[bytes | None, bytes | None]] = {}
         self._random = random
+        self._newMessage = newMessage
         self._isTransactional = isTransactional
 
     async def write(self, count: int, seconds: float) -> None:
@@ -245,14 +239,10 @@ class SimulatedWriter:
                 raise AbortedError("as it was planned")
 
     def _send(self, producer: KafkaProducer, size: int) -> None:
-        random = self._random
         for _ in range(size):
-            topic = random.choice(list(self._partitionCounts))
-            key = random.choice(KEYS)
-            kind = random.random()
-            text = BAD if kind < 0.05 else None if kind < 0.15 else str(random.randrange(100))
-            encoded = key.encode(), None if text is None else text.encode()
-            sent = producer.send(topic, encoded[1], encoded[0])
+            topic, key, text, timestamp = self._newMessage()
+            encoded = _encoded(key), _encoded(text)
+            sent = producer.send(topic, encoded[1], encoded[0], (), timestamp)
             sent.addCallbacks(
                 lambda done, encoded=encoded: self._sent(done, encoded), lambda _failure: None
             )
@@ -262,6 +252,10 @@ class SimulatedWriter:
             topic, partition, offset = done.topic, done.partition, done.offset  # type: ignore[attr-defined]
             if offset >= 0:
                 self.acknowledged[topic, partition, offset] = encoded
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 class AbortedError(PylogbrokerError):

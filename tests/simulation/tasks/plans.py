@@ -12,10 +12,10 @@ partition, offset, and a number.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from twisted.internet.task import deferLater
 
@@ -95,11 +95,24 @@ class Plan:
         """What it writes, beside changelogs and dead letters."""
         return [self.output] * bool(self.output) + [self.sumsTopic] * bool(self.sums)
 
-    def job(self, task: Callable[[], StreamTask]) -> Job:
-        """The job."""
+    repartitions: ClassVar[Sequence[str]] = ()
+    broadcasts: ClassVar[Sequence[str]] = ()
+
+    def settled(self) -> Plan:
+        """The same, which does nothing by itself: a window would go on with what is restored."""
+        return replace(self, windowMs=0)
+
+    def job(self, diary: Diary, process: Process, random: Random) -> Job:
+        """The job for a container."""
+
+        def makeTask() -> StreamTask:
+            if self.isAsync:
+                return AsyncPlannedTask(self, diary, process, Random(random.getrandbits(32)))
+            return PlannedTask(self, diary, process)
+
         return Job(
             self.name,
-            task,
+            makeTask,
             [Input(each, STRING, STRING) for each in self.inputs],
             [Output(each, STRING, STRING) for each in self.topics],
             [Store(name, STRING, STRING, engine=engine) for name, engine in self.stores.items()],
@@ -118,7 +131,7 @@ def randomPlans(random: Random, partitionCounts: Mapping[str, int]) -> list[Plan
     counts = dict(partitionCounts)
     first = list(counts)
     onError = random.choice((SKIP, DEAD_LETTER))  # of those who read what may be bad
-    jobCount = random.choice((1, 1, 2, 2, 3))
+    jobCount = random.choice((1, 1, 1, 2, 2, 3))
     for number in range(1, jobCount + 1):
         name = f"job{number}"
         own = [plans[-1].output] if plans else [first[0]]
@@ -154,6 +167,26 @@ def randomPlans(random: Random, partitionCounts: Mapping[str, int]) -> list[Plan
     return plans
 
 
+class Message(NamedTuple):
+    """
+    A message of an input.
+
+    @ivar timestamp: L{None}: now.
+    """
+
+    topic: str
+    key: str | None
+    text: str | None
+    timestamp: int | None = None
+
+
+def randomMessage(random: Random, topics: Sequence[str]) -> Message:
+    """A message of one of the first inputs of a chain."""
+    topic, key, kind = random.choice(topics), random.choice(KEYS), random.random()
+    text = BAD if kind < 0.05 else None if kind < 0.15 else str(random.randrange(100))
+    return Message(topic, key, text)
+
+
 # -- what a message becomes
 
 
@@ -185,7 +218,7 @@ class Diary(Protocol):
     def begins(self, job: str, partition: int, process: Process) -> None:
         """A task begins in a process."""
 
-    def handles(self, job: str, topic: str, partition: int, offset: int, process: Process) -> None:
+    def handles(self, job: str, envelope: IncomingMessageEnvelope, process: Process) -> None:
         """A task is given a message."""
 
 
@@ -214,9 +247,7 @@ class PlannedTask(StreamTask):
 
     def note(self, envelope: IncomingMessageEnvelope) -> None:
         """It was given a message."""
-        self.diary.handles(
-            self.plan.name, envelope.topic, envelope.partition, envelope.offset, self.reactor
-        )
+        self.diary.handles(self.plan.name, envelope, self.reactor)
 
     def store(self, envelope: IncomingMessageEnvelope) -> tuple[int, int]:
         """@return: the count of the key, and that of the topic's keys."""

@@ -11,13 +11,19 @@ from typing import Any
 
 from pylogbroker.cluster.kafka import taskassignor
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
+from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
 from pylogbroker.producer.kafka.producer import RecordMetadata
 from pylogbroker.tasks.container import TaskContainer
+from pylogbroker.tasks.inputs.purger import RepartitionPurger
+from pylogbroker.tasks.inputs.taskinputs import TaskInputs
 from pylogbroker.tasks.outputcommitter import Changed, OutputCommitter
 from pylogbroker.tasks.restorer import ChangelogRestorer
+from pylogbroker.tasks.standby import StandbyTasks
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
-from pylogbroker.types import TopicPartition
+from pylogbroker.tasks.streams import HoppingWindow, JoinWindow
+from pylogbroker.tasks.streams.aggregations import _Windows
+from pylogbroker.types import ConsumerGroupMetadata, TopicPartition
 from tests.simulation.replication.planted import Plant
 
 _sendChanges = OutputCommitter._sendChanges
@@ -25,6 +31,12 @@ _markOf = OutputCommitter._markOf
 _commit = OutputCommitter.commit
 _restore = ChangelogRestorer.restore
 _forConsumer = KafkaTaskSettings.forConsumer
+_groupMetadata = KafkaConsumer.groupMetadata
+_tick = RepartitionPurger.tick
+_addBroadcasts = TaskInputs.addBroadcasts
+_apply = StandbyTasks._apply
+_startsOf = HoppingWindow.startsOf
+_openWindows = _Windows.__init__
 
 
 async def confirmsNothing(self: OutputCommitter, positions: Iterable[TopicPartition]) -> None:
@@ -98,7 +110,84 @@ async def committedOfPositions(self: OutputCommitter, instances: Iterable[Any]) 
     await _commit(self, instances)
 
 
+def tellsNoGeneration(self: KafkaConsumer) -> ConsumerGroupMetadata:
+    """Positions of a transaction are of the group, whoever of it sends them."""
+    return ConsumerGroupMetadata(_groupMetadata(self).groupId)
+
+
+def purgesTooFar(
+    self: RepartitionPurger, nowMs: float, committed: Mapping[TopicPartition, int]
+) -> None:
+    """What is behind a committed position goes, too."""
+    _tick(self, nowMs, {place: offset + 2 for place, offset in committed.items()})
+
+
+async def bootstrapsNothing(
+    self: TaskContainer, places: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """A table is read beside its stream."""
+    return {}
+
+
+def dividesBroadcasts(
+    self: TaskInputs, places: Iterable[TopicPartition], bootstrapEnds: dict[TopicPartition, int]
+) -> None:
+    """A task reads one partition of a broadcast input only."""
+    _addBroadcasts(self, list(places)[:1], bootstrapEnds)
+
+
+async def followsAllButTheFirst(
+    self: StandbyTasks, store: Any, batch: list[ConsumerRecord]
+) -> None:
+    """A stand-by leaves the first change out of what it has read at a time."""
+    await _apply(self, store, batch[1:] or batch)
+
+
+def takesWhatIsLate(self: Any, step: Any, around: Any, forward: Any) -> None:
+    """A window is open for longer than its grace period."""
+    _openWindows(self, step, around, forward)
+    self._openMs += step.window.sizeMs
+
+
+def startsOfLastWindow(self: HoppingWindow, timestamp: int) -> Iterable[int]:
+    """A message is in one window only."""
+    return list(_startsOf(self, timestamp))[-1:]
+
+
 PLANTS = {
+    "fencing ignored": Plant(
+        "KIP-447", "the sums of", 0, [(KafkaConsumer, "groupMetadata", tellsNoGeneration)]
+    ),
+    "messages of a repartition deleted before they are handled": Plant(
+        "made here", "job1", 0, [(RepartitionPurger, "tick", purgesTooFar)]
+    ),
+    "a table that is read beside its stream": Plant(
+        "Samza's bootstrap streams",
+        "was joined with",
+        0,
+        [(TaskContainer, "_bootstrapEnds", bootstrapsNothing)],
+    ),
+    "a broadcast input that is divided": Plant(
+        "Samza's broadcast streams",
+        "was joined with",
+        0,
+        [(TaskInputs, "addBroadcasts", dividesBroadcasts)],
+    ),
+    "a stand-by that lacks changes": Plant(
+        "KIP-535", "the stand-by of", 0, [(StandbyTasks, "_apply", followsAllButTheFirst)]
+    ),
+    "a late message that counts": Plant(
+        "KIP-633", "is due", 0, [(_Windows, "__init__", takesWhatIsLate)]
+    ),
+    "a message in one of its windows only": Plant(
+        "made here", "is due", 0, [(HoppingWindow, "startsOf", startsOfLastWindow)]
+    ),
+    "a join that waits for no grace period": Plant(
+        "KIP-633",
+        "what was sent is wrong",
+        0,
+        [(JoinWindow, "waitMs", property(lambda window: window.beforeMs + window.afterMs))],
+    ),
     "positions committed before outputs are confirmed": Plant(
         "Samza's checkpoints", "were sent for", 21, [(OutputCommitter, "_confirm", confirmsNothing)]
     ),

@@ -15,9 +15,11 @@ any age, or none. It must restore what the changelogs say.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import chain
+from random import Random
+from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -26,6 +28,9 @@ from pylogbroker.client.kafka.admin.topics import NewTopic
 from pylogbroker.config.kafka.tasksettings import AT_LEAST_ONCE, EXACTLY_ONCE
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.tasks.api import IncomingMessageEnvelope
+from pylogbroker.tasks.container import TaskContainer
+from pylogbroker.types import TopicPartition
 from tests.simulation.cluster.brokerworld import (
     CLIENT_HOST,
     CLIENT_PROPERTIES,
@@ -38,23 +43,51 @@ from tests.simulation.cluster.ledger import LogRecord, committedOf, recordsOf
 from tests.simulation.cluster.network import Process
 from tests.simulation.coordinators.world import BrokenPromiseError
 from tests.simulation.tasks.containers import Machine, SimulatedContainer, SimulatedWriter
-from tests.simulation.tasks.judge import JobJudge, Read
-from tests.simulation.tasks.plans import PARTITION_COUNTS, Plan, randomPlans
+from tests.simulation.tasks.judge import JobJudge, Judge, Read
+from tests.simulation.tasks.plans import (
+    PARTITION_COUNTS,
+    Message,
+    Plan,
+    randomMessage,
+    randomPlans,
+)
+from tests.simulation.tasks.streamjudge import StreamJudge
+from tests.simulation.tasks.streamplans import StreamPlan, randomStreamPlan
 
 START_SECONDS_MAX = 20.0
 FAULT_SECONDS = (1.0, 2.0, 4.0)
 CALM_SECONDS_MAX = 60.0
-RESTORE_SECONDS_MAX = 20.0
+FOLLOW_SECONDS_MAX = RESTORE_SECONDS_MAX = 20.0
 PAUSE_SECONDS = (0.1, 1.0, 1.5, 3.0, 6.0)
 WORK_SECONDS = (0.0, 0.001, 0.003, 0.01, 0.05)
 """Between a message that a task is given and what happens to its container."""
 
 MESSAGE_COUNTS = (10, 25, 40)
+TABLE_COUNTS = (5, 15)
+STREAM_SHARE = 0.6
+"""Of seeds with jobs of several inputs and of the high-level API."""
+
 CLUSTER_SHARE = 0.04
 """Of seeds with three brokers; they take several times as long."""
 
+LATE = ("bytes late", "bytes held back by a cut", "connection")
+"""What may have let a request arrive behind a later one."""
+
 CONTAINER_COUNT_MAX = 3
 """Of a job."""
+
+
+class Life(NamedTuple):
+    """
+    A task, and a store of it, from its beginning in a container on.
+
+    @ivar generation: of the group, as the container knew it.
+    @ivar start: what the store has of its changelog: the offset behind it.
+    """
+
+    generation: int
+    start: int
+    process: Process
 
 
 class TasksWorld(BrokerWorld):
@@ -64,6 +97,8 @@ class TasksWorld(BrokerWorld):
     @ivar plans: of the jobs.
     @ivar containers: places for containers.
     @ivar calls: how often each job handled each message: topic, partition and offset.
+    @ivar keyCalls: how often it handled messages of each topic, or repartition, and key.
+    @ivar writers: of the inputs.
     """
 
     faults = {
@@ -113,9 +148,15 @@ class TasksWorld(BrokerWorld):
         self.addBrokers(dict.fromkeys(range(1, brokerCount + 1), self.properties))
         self._endSeconds = random.choice(FAULT_SECONDS)
         self._faultSeconds = random.choice((0.2, 0.5, 1.0))
-        names = ("in1", "in2")[: random.choice((1, 2))]
-        self.inputs = {each: random.choice(PARTITION_COUNTS) for each in names}
-        self.plans = randomPlans(random, self.inputs)
+        self.plans: Sequence[Plan | StreamPlan]
+        if random.random() < STREAM_SHARE:
+            plan = randomStreamPlan(random)
+            self.plans, self.inputs = [plan], dict(plan.counts)
+            self.counts[f"jobs: {plan.kind}"] += 1
+        else:
+            names = ("in1", "in2")[: random.choice((1, 2))]
+            self.inputs = {each: random.choice(PARTITION_COUNTS) for each in names}
+            self.plans = randomPlans(random, self.inputs)
         self.machines = [
             Machine(
                 CLIENT_HOST.format(number),
@@ -123,12 +164,16 @@ class TasksWorld(BrokerWorld):
                 random.choice((0.0, 0.0, 0.002, 0.05)),
                 self.counts,
             )
-            for number in range(random.choice((1, 2, 2)))
+            for number in range(random.choice((1, 2, 2, 3)))
         ]
         self.containers: list[SimulatedContainer] = []
         self.calls: dict[str, Counter[tuple[str, int, int]]] = defaultdict(Counter)
-        self._lives: dict[tuple[str, int], dict[Process, int]] = defaultdict(dict)
-        self._lifeCount = 0
+        self.keyCalls: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+        self.writers: list[SimulatedWriter] = []
+        self._putBack: set[str] = set()
+        self._tableEnds: dict[tuple[str, int], int] = {}
+        self._lives: dict[tuple[str, int, str], list[Life]] = defaultdict(list)
+        self._messageCount = 0
         self._atWork: dict[Process, list[Callable[[], object]]] = defaultdict(list)
         self._writers: dict[int, Process] = {}
         self._taskProperties = {
@@ -154,6 +199,11 @@ class TasksWorld(BrokerWorld):
             "producer.delivery.timeout.ms": random.choice(("1200", "5000")),
             "producer.max.block.ms": "5000",
             "producer.linger.ms": random.choice(("0", "5", "100")),
+            "max.task.idle.ms": random.choice(("0", "0", "-1", "300")),
+            "buffered.records.per.partition": random.choice(("1", "1000")),
+            "repartition.purge.interval.ms": random.choice(("200", "30000")),
+            "num.standby.replicas": random.choice(("0", "0", "1", "2")),
+            "acceptable.recovery.lag": random.choice(("0", "3", "10000")),
             **({"producer.transaction.timeout.ms": "3000"} if self.isExactlyOnce else {}),
         }
 
@@ -161,16 +211,23 @@ class TasksWorld(BrokerWorld):
 
     def begins(self, job: str, partition: int, process: Process) -> None:
         """See L{Diary<tests.simulation.tasks.plans.Diary>}."""
-        self._lifeCount += 1
-        self._lives[job, partition].setdefault(process, self._lifeCount)
         self.counts["tasks begun"] += 1
+        for each in self.containers:
+            if each.process is process and each.container is not None:
+                generation = each.container._consumer.groupMetadata().generationId
+                for name, engine in each.container._tasks[partition].engines.items():
+                    lives = self._lives[job, partition, name]
+                    if not lives or generation >= lives[-1].generation:  # or it has lost it already
+                        offset = 0 if engine.mark is None else engine.mark.offset
+                        lives.append(Life(generation, offset, process))
 
-    def handles(self, job: str, topic: str, partition: int, offset: int, process: Process) -> None:
+    def handles(self, job: str, envelope: IncomingMessageEnvelope, process: Process) -> None:
         """See L{Diary<tests.simulation.tasks.plans.Diary>}."""
         for act in self._atWork.pop(process, ()):
             self.scheduler.after(self.random.choice(WORK_SECONDS), act)
         self.counts["handled"] += 1
-        self.calls[job][topic, partition, offset] += 1
+        self.calls[job][envelope.topic, envelope.partition, envelope.offset] += 1
+        self.keyCalls[job][envelope.topic, envelope.key] += 1
 
     def _afterCall(self, process: Process) -> None:
         super()._afterCall(process)
@@ -180,16 +237,22 @@ class TasksWorld(BrokerWorld):
                 if producer is not None:
                     self._writers[producer[0]] = process
 
-    def _isStale(self, job: str, task: int, records: list[LogRecord]) -> list[bool]:
-        """Whether each record of a changelog may be of a container that has lost the task."""
-        found, last, lives = [], 0, self._lives[job, task]
+    def _isStale(self, job: str, task: int, store: str, records: list[LogRecord]) -> list[bool]:
+        """
+        Whether each record of a changelog is of a container that has lost the task: another one had
+        begun with it, and had not read the record.
+        """
         if self.isExactlyOnce:
             return [False] * len(records)
-        for each in records:
-            life = lives.get(self._writers[each.producerId], 0)
-            found.append(life < last)
-            last = max(life, last)
-        return found
+        lives = self._lives[job, task, store]
+        owners = [
+            next((life.process for life in reversed(lives) if life.start <= each.offset), None)
+            for each in records
+        ]
+        return [
+            self._writers[each.producerId] is not owner
+            for each, owner in zip(records, owners, strict=True)
+        ]
 
     # -- one run
 
@@ -203,6 +266,7 @@ class TasksWorld(BrokerWorld):
         self.repair()
         self.waitFor(self._unsettled, CALM_SECONDS_MAX, "handled")
         self.judge()
+        self.waitFor(self._unfollowed, FOLLOW_SECONDS_MAX, "followed")
         self.restore()
 
     def begin(self) -> None:
@@ -220,6 +284,9 @@ class TasksWorld(BrokerWorld):
         made = self.do(lambda: self.admin.createTopics(new))
         if isinstance(made, Failure):
             raise BrokenPromiseError(f"no topics: {made.getErrorMessage()}")
+        for plan in self.plans:
+            if isinstance(plan, StreamPlan) and plan.hasTable:
+                self._writeTable(plan)
         self.network.isCalm = False
         self.network.slowShare = self.random.choice((0.0, 0.0, 0.01, 0.05))
         self._startWriter()
@@ -227,17 +294,50 @@ class TasksWorld(BrokerWorld):
             for _ in range(self.random.choice((1, 2, 2))):
                 self._addContainer(plan)
 
+    def _writeTable(self, plan: StreamPlan) -> None:
+        """A table is there before its job begins."""
+        writer = self._newWriter(plan.tableMessage)
+        self._write(writer, self.random.choice(TABLE_COUNTS), 0.0)
+        self.waitFor(lambda: "" if writer.isOver else "a table", START_SECONDS_MAX, "written")
+        for topic, partition, offset in writer.acknowledged:
+            place = topic, partition
+            self._tableEnds[place] = max(self._tableEnds.get(place, 0), offset + 1)
+
     def _startWriter(self) -> None:
-        isTransactional = self.random.random() < 0.3
+        first = self.plans[0]
+        if isinstance(first, StreamPlan):
+            writer = self._newWriter(first.message, self.random.random() < 0.3)
+        else:
+            topics = list(self.inputs)
+            writer = self._newWriter(
+                lambda random, _number, _nowMs: randomMessage(random, topics),
+                self.random.random() < 0.3,
+            )
+        seconds = self.random.random() * self._endSeconds
+        self._write(writer, self.random.choice(MESSAGE_COUNTS), seconds)
+
+    def _newWriter(
+        self, newMessage: Callable[[Random, int, int], Message], isTransactional: bool = False
+    ) -> SimulatedWriter:
+        """
+        A program that writes.
+
+        @param newMessage: of a random source, a number of its own, and the time in milliseconds.
+        """
         properties = {**PRODUCER_PROPERTIES, "bootstrap.servers": self.servers}
         if isTransactional:
             properties |= {"transactional.id": "writer", "transaction.timeout.ms": "3000"}
-        self.writer = writer = SimulatedWriter(
-            self._newProcess("writer"), properties, self.inputs, self._random(), isTransactional
-        )
-        count = self.random.choice(MESSAGE_COUNTS)
-        seconds = self.random.random() * self._endSeconds
+        process, random = self._newProcess("writer"), self._random()
 
+        def make() -> Message:
+            self._messageCount += 1
+            return newMessage(random, self._messageCount, int(process.seconds() * 1000))
+
+        made = SimulatedWriter(process, properties, random, make, isTransactional)
+        self.writers.append(made)
+        return made
+
+    def _write(self, writer: SimulatedWriter, count: int, seconds: float) -> None:
         def write() -> None:
             Deferred.fromCoroutine(writer.write(count, seconds)).addErrback(
                 lambda failure: self.fail(f"the writer failed: {failure.getTraceback()}")
@@ -245,7 +345,7 @@ class TasksWorld(BrokerWorld):
 
         writer.process.perform(write)
 
-    def _addContainer(self, plan: Plan) -> SimulatedContainer:
+    def _addContainer(self, plan: Plan | StreamPlan) -> SimulatedContainer:
         made = SimulatedContainer(
             self.network,
             plan,
@@ -379,7 +479,7 @@ class TasksWorld(BrokerWorld):
                 self._startIn(broker, 0.0)
         if missing := self._unserved():
             return f"{missing} does not serve"
-        if not self.writer.isOver:
+        if not all(each.isOver for each in self.writers):
             return "the writer has not ended"
         for plan in self.plans:
             mine = [each for each in self.containers if each.plan is plan]
@@ -393,14 +493,34 @@ class TasksWorld(BrokerWorld):
                 positions.trap(PylogbrokerError)
                 return f"the positions of {plan.name}"
             found = {(each.topic, each.partition): at.offset for each, at in positions.items()}
-            for topic in plan.inputs:
+            for topic in (*plan.inputs, *plan.repartitions):
                 if topic not in image.topics:
                     return f"there is no {topic}"
                 for index, records in self._committed(topic).items():
                     end = records[-1].offset + 1 if records else 0
-                    if found.get((topic, index), 0) < end:
-                        return f"{plan.name} is at {found.get((topic, index))} of {end} in {topic}"
+                    at = found.get((topic, index), 0)
+                    if at < end and not self._wasPutBack(plan, TopicPartition(topic, index), end):
+                        return f"{plan.name} is at {at} of {end} in {topic}-{index}"
         return self._unstable()  # at last: time has gone by
+
+    def _wasPutBack(self, plan: Plan | StreamPlan, place: TopicPartition, end: int) -> bool:
+        """
+        Whether a container was told that a position is committed, and a request that it had sent
+        before, and once more since no answer came, has arrived behind it. OffsetCommit has no
+        number that would tell the two from each other, so it puts the position back (in Kafka,
+        too). The next commit puts it right; until then a restart would handle messages again.
+        Transactions are numbered.
+        """
+        mayBeLate = any(self.counts[each] for each in LATE)
+        wasTold = not self.isExactlyOnce and any(
+            each.plan is plan
+            and each.container is not None
+            and each.container._committer.committed.get(place, 0) >= end
+            for each in self.containers
+        )
+        if mayBeLate and wasTold:
+            self._putBack.add(plan.name)
+        return mayBeLate and wasTold
 
     def _unstable(self) -> str:
         """A transaction is open, or something is not replicated."""
@@ -452,24 +572,66 @@ class TasksWorld(BrokerWorld):
         for calls in self.calls.values():
             self.counts["handled again"] += sum(each - 1 for each in calls.values())
 
-    def _judges(self, read: Read) -> list[JobJudge]:
-        return [
-            JobJudge(
-                plan,
-                self.isExactlyOnce,
-                self.calls[plan.name],
-                read,
-                partial(self._isStale, plan.name),
-            )
-            for plan in self.plans
-        ]
+    def _judges(self, read: Read) -> list[Judge]:
+        return [self._judgeOf(plan, read) for plan in self.plans]
+
+    def _judgeOf(self, plan: Plan | StreamPlan, read: Read) -> Judge:
+        calls, isStale = self.calls[plan.name], partial(self._isStale, plan.name)
+        if isinstance(plan, Plan):
+            return JobJudge(plan, self.isExactlyOnce, calls, read, isStale)
+        keyCalls, ends = self.keyCalls[plan.name], self._tableEnds
+        return StreamJudge(plan, self.isExactlyOnce, calls, read, isStale, keyCalls, ends)
 
     def _judgeInputs(self, read: Read) -> None:
         """What was acknowledged to the writer is there."""
-        for (topic, partition, offset), (key, value) in self.writer.acknowledged.items():
+        acknowledged = chain(*(each.acknowledged.items() for each in self.writers))
+        for (topic, partition, offset), (key, value) in acknowledged:
             found = {each.offset: each for each in read(topic)[partition]}.get(offset)
             if found is None or (found.key, found.value) != (key, value):
                 raise BrokenPromiseError(f"{topic}-{partition} has {found} at {offset}")
+
+    def _unfollowed(self) -> str:
+        """Which stand-bys are missing, or differ from their changelogs."""
+        for plan in self.plans:
+            wanted = int(self._taskProperties[plan.name]["num.standby.replicas"])
+            if wanted and plan.stores:
+                mine = [
+                    each.container
+                    for each in self.containers
+                    if each.plan is plan and each.container is not None
+                ]
+                folders = {each._folderId for each in mine}
+                if missing := self._unfollowedOf(plan, mine, min(wanted, len(folders) - 1)):
+                    return missing
+        return ""
+
+    def _unfollowedOf(
+        self, plan: Plan | StreamPlan, containers: Sequence[TaskContainer], count: int
+    ) -> str:
+        """@param count: stand-bys that each task must have."""
+        current = [
+            (each, status.partition)
+            for each in containers
+            for status in each.standbys()
+            if status.lag == 0
+        ]
+        for task in range(plan.taskCount):
+            found = sum(number == task for _, number in current)
+            if found < count:
+                return f"{found} of {count} stand-bys follow task {task} of {plan.name}"
+        try:
+            judge = self._judgeOf(plan, cache(self._committed))
+            for container, task in current:
+                assert container._standbys is not None
+                stores = container._standbys._standbys[task].stores
+                for name in plan.stores:
+                    place = TopicPartition(f"{plan.name}-{name}-changelog", task)
+                    has = dict(stores[place].engine.range(None, None))
+                    judge.judgeStore((task, name), has, f"the stand-by of {place}")
+        except BrokenPromiseError as error:  # a window, or a task that begins, may write still
+            return str(error)
+        self.counts["stand-bys compared"] += len(current)
+        return ""
 
     def restore(self) -> None:
         """
@@ -488,8 +650,7 @@ class TasksWorld(BrokerWorld):
                 machine.disk.cutPower(self.random)
         if self.random.random() < 0.3:
             self.machines = [Machine(machine.host, machine.rate, 0.0, self.counts)]
-        # A window would go on with what is restored.
-        made = [self._addContainer(replace(plan, windowMs=0)) for plan in self.plans]
+        made = [self._addContainer(plan.settled()) for plan in self.plans]
 
         def isMissing() -> str:
             for each in made:
@@ -499,8 +660,20 @@ class TasksWorld(BrokerWorld):
                     return f"{each} runs {each.running()}"
             return ""
 
+        def differ() -> str:
+            if missing := isMissing():
+                return missing
+            try:
+                for each in made:
+                    self._judgeOf(each.plan, cache(self._committed)).judgeStores(each.stored())
+            except BrokenPromiseError as error:
+                return str(error)
+            return ""
+
         self.waitFor(isMissing, RESTORE_SECONDS_MAX, "restored")
-        for each, judge in zip(made, self._judges(cache(self._committed)), strict=True):
+        # What is read from the beginning at each start, or was put back, is about to be written.
+        isAtWork = self._putBack or any(each.plan.broadcasts for each in made)
+        self.waitFor(differ, RESTORE_SECONDS_MAX if isAtWork else 0.0, "restored")
+        for each in made:
             assert each.container is not None
-            judge.judgeStores(each.stored())
             self.counts["changes restored"] += each.container.restoredCount
