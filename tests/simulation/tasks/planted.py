@@ -111,7 +111,7 @@ async def committedOfPositions(self: OutputCommitter, instances: Iterable[Any]) 
 
 
 def tellsNoGeneration(self: KafkaConsumer) -> ConsumerGroupMetadata:
-    """Positions of a transaction are of the group, whoever of it sends them."""
+    """Positions of a transaction name the group alone, and not which member of it sends them."""
     return ConsumerGroupMetadata(_groupMetadata(self).groupId)
 
 
@@ -156,75 +156,75 @@ def startsOfLastWindow(self: HoppingWindow, timestamp: int) -> Iterable[int]:
 
 PLANTS = {
     "fencing ignored": Plant(
-        "KIP-447", "the sums of", 0, [(KafkaConsumer, "groupMetadata", tellsNoGeneration)]
+        "KIP-447", "were sent for", 321, [(KafkaConsumer, "groupMetadata", tellsNoGeneration)]
     ),
     "messages of a repartition deleted before they are handled": Plant(
-        "made here", "job1", 0, [(RepartitionPurger, "tick", purgesTooFar)]
+        "made here", "job1", 23, [(RepartitionPurger, "tick", purgesTooFar)]
     ),
     "a table that is read beside its stream": Plant(
         "Samza's bootstrap streams",
         "was joined with",
-        0,
+        27,
         [(TaskContainer, "_bootstrapEnds", bootstrapsNothing)],
     ),
     "a broadcast input that is divided": Plant(
         "Samza's broadcast streams",
         "was joined with",
-        0,
+        105,
         [(TaskInputs, "addBroadcasts", dividesBroadcasts)],
     ),
     "a stand-by that lacks changes": Plant(
-        "KIP-535", "the stand-by of", 0, [(StandbyTasks, "_apply", followsAllButTheFirst)]
+        "KIP-535", "the stand-by of", 12, [(StandbyTasks, "_apply", followsAllButTheFirst)]
     ),
     "a late message that counts": Plant(
-        "KIP-633", "is due", 0, [(_Windows, "__init__", takesWhatIsLate)]
+        "KIP-633", "is due", 111, [(_Windows, "__init__", takesWhatIsLate)]
     ),
     "a message in one of its windows only": Plant(
-        "made here", "is due", 0, [(HoppingWindow, "startsOf", startsOfLastWindow)]
+        "made here", "is due", 3, [(HoppingWindow, "startsOf", startsOfLastWindow)]
     ),
     "a join that waits for no grace period": Plant(
         "KIP-633",
         "what was sent is wrong",
-        0,
+        8,
         [(JoinWindow, "waitMs", property(lambda window: window.beforeMs + window.afterMs))],
     ),
     "positions committed before outputs are confirmed": Plant(
-        "Samza's checkpoints", "were sent for", 21, [(OutputCommitter, "_confirm", confirmsNothing)]
+        "Samza's checkpoints", "were sent for", 12, [(OutputCommitter, "_confirm", confirmsNothing)]
     ),
     "a mark that is written before its transaction is committed": Plant(
-        "KIP-892", "is wrong", 101, [(OutputCommitter, "_sendChanges", appliesBeforeCommit)]
+        "KIP-892", "is wrong", 77, [(OutputCommitter, "_sendChanges", appliesBeforeCommit)]
     ),
     "a store that is not restored": Plant(
         "Samza's changelogs",
         "and its changelog differ",
-        0,
+        7,
         [(ChangelogRestorer, "restore", restoresNothing)],
     ),
     "a store on the disk that is not restored": Plant(
         "Samza's changelogs",
         "and its changelog differ",
-        3,
+        31,
         [(ChangelogRestorer, "restore", trustsTheMark)],
     ),
     "a mark that is one too far": Plant(
         "made here", "and its changelog differ", 5, [(OutputCommitter, "_markOf", marksTooFar)]
     ),
     "changelogs that are read with what was aborted": Plant(
-        "KIP-129", "is wrong", 39, [(KafkaTaskSettings, "forConsumer", readsUncommitted)]
+        "KIP-129", "is wrong", 99, [(KafkaTaskSettings, "forConsumer", readsUncommitted)]
     ),
     "a task that two containers have": Plant(
-        "KIP-429", "is wrong", 38, [(taskassignor, "_claims", assignsTwice)]
+        "KIP-429", "is wrong", 9, [(taskassignor, "_claims", assignsTwice)]
     ),
     "stores that keep what was aborted": Plant(
-        "KIP-892", "is wrong", 39, [(TaskContainer, "_beginAnew", beginsWithoutRestoring)]
+        "KIP-892", "is wrong", 77, [(TaskContainer, "_beginAnew", beginsWithoutRestoring)]
     ),
     "what a failed message has written": Plant(
-        "made here", "has counted", 5, [(KeyValueStore, "rollBack", keepsWhatFailed)]
+        "made here", "has counted", 2, [(KeyValueStore, "rollBack", keepsWhatFailed)]
     ),
     "positions of what was fetched": Plant(
         "Samza's checkpoints",
         "has counted",
-        98,
+        250,
         [(OutputCommitter, "commit", committedOfPositions)],
     ),
 }
