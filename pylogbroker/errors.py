@@ -662,6 +662,17 @@ class TaskFailedError(PylogbrokerError):
         self.reason = reason
 
 
+class ResultFailedError(PylogbrokerError):
+    """
+    What comes of a step of a compiled job could not be worked out or encoded. There is no one
+    message that has caused it.
+    """
+
+    def __init__(self, job: str, step: str, key: bytes, reason: str) -> None:
+        """@param key: encoded."""
+        super().__init__(f"job {job} failed behind step {step}, for the key {key[:80]!r}: {reason}")
+
+
 class SparkQueryError(PylogbrokerError):
     """
     The query of a job on Spark failed. What its last micro-batch did is not in its state. The text

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pylogbroker.errors import SparkQueryError
+from pylogbroker.errors import ConfigurationError, SparkQueryError
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.spark.kafka.options import KafkaSinkOptions
 from pylogbroker.spark.kafka.sink import KafkaTaskWriter
@@ -65,7 +65,7 @@ class SparkTaskCase(SparkCase):
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def newQuery(self, job: Job, **reading: str) -> JobQuery:
+    def newQuery(self, job: Job, areWanted: bool = True, /, **reading: str) -> JobQuery:
         """A job on Spark."""
         place = JobPlace(
             f"{self.folder}/spark",
@@ -74,7 +74,7 @@ class SparkTaskCase(SparkCase):
             {},
             1 << 20,
         )
-        return JobQuery(self.spark, job, place, TASK_COUNT)
+        return JobQuery(self.spark, job, place, TASK_COUNT, areWanted)
 
     def onSpark(self, job: Job, **reading: str) -> JobQuery:
         """
@@ -82,7 +82,7 @@ class SparkTaskCase(SparkCase):
         starts for a plan is not always there in time; that alone is tried again.
         """
         for attempt in range(5):
-            query = self.newQuery(job, **reading)
+            query = self.newQuery(job, True, **reading)
             self.addCleanup(query.stop)
             try:
                 query.start(isUntilEnd=True)
@@ -249,6 +249,94 @@ class StreamTests(SparkTaskCase):
         self.assertSame("ssh-funnel", "ssh-funnel", "--set", "max.task.idle.ms=10000")
 
 
+OPERATORS = """
+from pylogbroker.tasks.serdes import LONG, STRING
+from pylogbroker.tasks.streams import buildJob, stream
+
+lines = stream("lines", message=STRING)
+words = lines.flatMapValues(str.split, message=STRING)
+counts = words.groupBy(lambda _, word: word, key=STRING).count(name="counts")
+even = counts.filter(lambda word, count: count % 2 == 0).toStream().to("even")
+wordCount = buildJob("word-count", counts, even)
+
+def inverse(line):
+    return 1_000 // len(line)
+
+long = lines.filter(lambda _, line: line != "short").mapValues(inverse, message=LONG)
+inverses = buildJob("inverses", long.to("inverses"))
+"""
+
+
+SIZES = """
+from pylogbroker.tasks.serdes import LONG
+from pylogbroker.tasks.streams import buildJob, stream
+
+sizes = buildJob("sizes", stream("words").mapValues(len, message=LONG).to("sizes"))
+"""
+
+
+class OperatorTests(SparkTaskCase):
+    """Jobs of the high-level API whose steps are Spark's own operators."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.file = Path(self.folder, "job.py")
+        self.file.parent.mkdir()
+        self.file.write_text(OPERATORS, encoding="utf-8")
+        self.jobs = loadJobs(str(self.file))
+
+    def test_counts(self) -> None:
+        """
+        Outputs and the changelog have the last values that a container gives, also behind a
+        restart; repartition topics are not there. Its checkpoint is not one of tasks.
+        """
+        job = self.jobs["word-count"]
+        onSpark = job.renamed("on-spark")
+        [store] = job.stores
+        self.produce("lines", [(None, line.encode()) for line in LINES])
+        for more in ((), (b"a new line", b"a line")):
+            self.produce("lines", [(None, line) for line in more])
+            self.inContainer(self.file, "word-count")
+            query = self.onSpark(onSpark, maxOffsetsPerTrigger="10")
+            self.assertEqual(query.obstacles, [])
+            self.assertEqual(query.progress().handledCount, len(more) or len(LINES))
+            self.assertEqual(query.progress().batchCount > 1, not more)
+            for topic, its in (
+                ("even", "even.on-spark"),
+                (job.changelogOf(store), onSpark.changelogOf(store)),
+            ):
+                self.assertEqual(dict(self.messages(its)), dict(self.messages(topic)))
+        self.assertEqual({*self.messages("even.on-spark")} - {*self.messages("even")}, set())
+        truth = Counter(word for line in LINES for word in line.split())
+        truth.update(["a", "new", "line", "a", "line"])
+        changes = self.messages(onSpark.changelogOf(store))
+        found = {store.key.decode(k or b""): store.value.decode(v or b"") for k, v in changes}
+        self.assertEqual({key: value.value for key, value in found.items()}, truth)
+        with self.assertRaisesRegex(ConfigurationError, "is of Spark's operators and state, and"):
+            self.newQuery(onSpark, False).start()
+
+    def test_stateless(self) -> None:
+        """
+        The messages are those of a container. One that cannot be handled ends the query, with an
+        error that names it.
+        """
+        self.produce("lines", [(None, line) for line in (b"short", b"a line", b"another line")])
+        self.inContainer(self.file, "inverses")
+        onSpark = self.jobs["inverses"].renamed("on-spark")
+        query = self.onSpark(onSpark)
+        self.assertEqual((query.obstacles, query.progress()[:2]), ([], (3, 0)))
+        found = Counter(self.messages("inverses.on-spark"))
+        self.assertEqual(found, Counter(self.messages("inverses")))
+        self.assertEqual(found.total(), 2)
+        self.produce("lines", [(None, b"")])
+        error = self.assertRaises(SparkQueryError, self.onSpark, onSpark)
+        self.assertRegex(
+            str(error),
+            r"^job on-spark: Spark's query failed: task on-spark-[01] failed at offset \d of"
+            r" partition [01] of lines: ZeroDivisionError: integer .* \(TaskFailedError\)$",
+        )
+
+
 class BroadcastTests(SparkTaskCase):
     """Inputs that each task reads whole."""
 
@@ -289,13 +377,19 @@ class CommandTests(CommandCase):
         for word in (b"a", b"b", b"a"):
             await producer.send("words", word)
         await producer.close()
-        file = self.write((COUNT + COPY).encode(), "jobs.py")
+        file = self.write((COUNT + COPY + SIZES).encode(), "jobs.py")
         outcome = await self.perform(
             "task", "run", file, "--engine", "spark", "--until-end", *place, *state
         )
         lines = outcome.errors.splitlines()
-        self.assertEqual((outcome.code, lines[-1]), (0, "2 tasks, 6 messages handled"))
-        self.assertEqual(lines[0], f"runs job count, copy on Spark, with its state in {state[1]}")
+        self.assertEqual((outcome.code, lines[-1]), (0, "3 tasks, 9 messages handled"))
+        self.assertEqual(
+            lines[:2],
+            [
+                f"runs job count, copy, sizes on Spark, with its state in {state[1]}",
+                "job sizes: its steps run as Spark's operators",
+            ],
+        )
 
 
 class EndTests(SparkTaskCase):

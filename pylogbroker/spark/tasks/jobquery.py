@@ -3,21 +3,27 @@ A job as a query of Structured Streaming. A module of its own, since the driver 
 do not.
 
 Our source reads all inputs as one stream, whose positions are in Spark's checkpoint. Rows are
-grouped by the number of their task, and L{TaskProcessor} handles them over Spark's state store.
-What tasks send, and the changes of their stores, leaves through our sink.
+grouped by the number of their task, and L{TaskProcessor} handles them over Spark's state store; or
+the job's steps are operators of Spark, where these do the same
+(L{pylogbroker.spark.tasks.operatorplan}). What tasks send, and the changes of their stores, leaves
+through our sink.
+
+What must be true: a checkpoint is of one of these ways, and no other one goes on from it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pylogbroker.config.kafka.clientsettings import EARLIEST, LATEST, READ_COMMITTED
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
@@ -31,6 +37,14 @@ from pylogbroker.spark.kafka.options import BOOTSTRAP_SERVERS
 from pylogbroker.spark.loader.jobprogress import reason
 from pylogbroker.spark.options import SUBSCRIBE
 from pylogbroker.spark.tasks.inputpositions import InputPositions, checkpointTopics, handledUpTo
+from pylogbroker.spark.tasks.operatorplan import OPERATORS, obstaclesOf, operatorPlan
+from pylogbroker.spark.tasks.operatorstages import (
+    COUNT_SCHEMA,
+    RESULT_SCHEMA,
+    SENT_SCHEMA,
+    ResultStage,
+    SourceStage,
+)
 from pylogbroker.spark.tasks.processor import INPUT_COLUMNS, OUTPUT_SCHEMA, TaskProcessor
 from pylogbroker.tasks.job import Job
 
@@ -41,6 +55,17 @@ MAX_OFFSETS, MAX_OFFSETS_DEFAULT = "spark.pylogbroker.task.maxOffsetsPerTrigger"
 CHECKPOINT = "spark-checkpoint"
 """The folder, in that of the job's state."""
 
+BY_TASKS, BY_FUNCTIONS, BY_COUNTS = (
+    "its tasks",
+    "Spark's operators",
+    "Spark's operators and state",
+)
+"""What handles a job's messages, and so what its checkpoint is of."""
+
+_WAY = "pylogbroker-way"
+"""The file of a checkpoint that has one of these words. Earlier ones are of L{BY_TASKS}."""
+
+_NO_HEADERS = "CAST(array() AS array<struct<key:string,value:binary>>)"
 _METRICS = "pylogbroker-tasks"
 _RESET, _ISOLATION, _COMPRESSION = "auto.offset.reset", "isolation.level", "compression.type"
 _KNOWN = {"consumer": {_RESET, _ISOLATION}, "producer": {_COMPRESSION}}
@@ -137,11 +162,20 @@ class JobQuery:
     The query of a job.
 
     @ivar job: that it runs.
+    @ivar obstacles: why its steps are not Spark's operators, a sentence each; empty: they are.
     """
 
-    def __init__(self, spark: SparkSession, job: Job, place: JobPlace, taskCount: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: Job,
+        place: JobPlace,
+        taskCount: int,
+        areOperatorsWanted: bool = True,
+    ) -> None:
         """
         @param taskCount: the greatest number of partitions that an input has.
+        @param areOperatorsWanted: whether its steps are to be Spark's operators, if they can.
         @raise ConfigurationError: the job has something that Spark cannot run, or that cannot go
             to its workers.
         """
@@ -160,13 +194,21 @@ class JobQuery:
         self._isUntilEnd = self._isBootstrapping = self._endsByPosition = False
         self._seenBatch = -1
         self._progress = JobProgress()
-        self._repartitions = [job.repartitionTopicOf(each) for each in job.repartitions]
+        self.obstacles = obstaclesOf(job, areOperatorsWanted)
+        self._plan = None if self.obstacles else operatorPlan(job.steps)
+        self._repartitions = (
+            [] if self._plan else [job.repartitionTopicOf(each) for each in job.repartitions]
+        )
         self._topics = [*(each.topic for each in job.inputs), *self._repartitions]
         self._positions = InputPositions(self._options(self._topics), self._repartitions)
-        self._processor = TaskProcessor(job, place.cacheSize)
+        if self._plan:
+            source = SourceStage(job, self._plan, taskCount, place.cacheSize)
+            self._worker: Any = (source, ResultStage(job, self._plan))
+        else:
+            self._worker = TaskProcessor(job, place.cacheSize)
         try:
             pickled: Any = cloudpickle
-            pickled.dumps(self._processor)
+            pickled.dumps(self._worker)
         except Exception as error:  # of whatever the author's objects hold
             raise ConfigurationError(
                 f"job {job.name}: it cannot be sent to Spark's workers: {describeError(error)}"
@@ -183,9 +225,11 @@ class JobQuery:
         alone comes before that of all, over the same checkpoint, until their present end.
 
         @param isUntilEnd: end with what the inputs have now.
+        @raise ConfigurationError: the checkpoint is of another way to run the job.
         @raise SparkQueryError: Spark refuses the query.
         """
         self._isUntilEnd = isUntilEnd
+        self._checkWay()
         others = [each for each in self._topics if each not in self._bootstrapped]
         begun = checkpointTopics(self.checkpoint)
         self._isBootstrapping = bool(self._bootstrapped and others) and begun.isdisjoint(others)
@@ -193,6 +237,26 @@ class JobQuery:
             self._begin(self._bootstrapped, isUntilEnd=True)
         else:
             self._begin(self._topics, isUntilEnd)
+
+    def _checkWay(self) -> None:
+        if not self._plan:
+            way = BY_TASKS
+        else:
+            way = BY_COUNTS if self._plan.counts else BY_FUNCTIONS
+        path = Path(self.checkpoint, _WAY)
+        if not checkpointTopics(self.checkpoint):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(way, encoding="utf-8")
+            return
+        found = path.read_text(encoding="utf-8") if path.exists() else BY_TASKS
+        if found != way:
+            why = f" ({'; '.join(self.obstacles)})" if self.obstacles else ""
+            if found == BY_TASKS:
+                why = f", unless {OPERATORS}=false"
+            raise ConfigurationError(
+                f"job {self.job.name}: its checkpoint {self.checkpoint} is of {found}, and it is"
+                f" to run by {way}{why}. Reset the job, or run it under another name"
+            )
 
     def _begin(self, topics: list[str], isUntilEnd: bool) -> None:
         settings = {
@@ -206,14 +270,8 @@ class JobQuery:
                 self._spark.conf.set(name, value)
             # Spark looks for the sink in the session of the thread, which this call sets.
             self._spark.createDataFrame([], "nothing int")
-            writer = (
-                self._written(topics)
-                .writeStream.format("pylogbroker")
-                .queryName(self.job.name)
-                .options(**self._place.cluster, **self._place.writing)
-                .option("timestampColumn", "timestamp")
-                .option("checkpointLocation", self.checkpoint)
-            )
+            writer = self._newWriter(topics).queryName(self.job.name)
+            writer = writer.option("checkpointLocation", self.checkpoint)
             options = self._options(topics)
             self._positions = InputPositions(options, [*set(self._repartitions) & set(topics)])
             # A query with timers has no end in the trigger of what is available now, and what it
@@ -245,6 +303,28 @@ class JobQuery:
             SUBSCRIBE.key: ",".join(topics),
         }
 
+    def _newWriter(self, topics: list[str]) -> DataStreamWriter:
+        sinkOptions = {
+            **self._place.cluster,
+            **self._place.writing,
+            "timestampColumn": "timestamp",
+        }
+        if self._plan and self._plan.counts:
+
+            def write(batch: DataFrame, _number: int) -> None:
+                batch.write.format("pylogbroker").mode("append").options(**sinkOptions).save()
+
+            # Spark's sinks in Python do not take updates, as batches they do.
+            counted = self._messages(self._counted(topics))
+            return counted.writeStream.outputMode("update").foreachBatch(write)
+        if self._plan:
+            source, _ = self._worker
+            sent = self._observed(self._read(topics).mapInArrow(source, SENT_SCHEMA))
+        else:
+            sent = self._observed(self._handled(topics))
+        messages = self._messages(sent.where("topic IS NOT NULL"))
+        return messages.writeStream.format("pylogbroker").options(**sinkOptions)
+
     def _read(self, topics: list[str]) -> DataFrame:
         stream = (
             self._spark.readStream.format("pylogbroker").options(**self._options(topics)).load()
@@ -257,30 +337,49 @@ class JobQuery:
             {
                 "task": sql.explode(tasks) if broadcast else sql.col("partition"),
                 "timestampMs": sql.unix_millis("timestamp"),
+                "headers": _notNull("headers"),
             }
         ).select(*INPUT_COLUMNS)
 
-    def _written(self, topics: list[str]) -> DataFrame:
-        handled = (
+    def _handled(self, topics: list[str]) -> DataFrame:
+        """What the tasks give."""
+        return (
             self._read(topics)
             .groupBy("task")
             .transformWithState(
-                self._processor,
+                self._worker,
                 OUTPUT_SCHEMA,
                 "Append",
                 "ProcessingTime" if self.job.windowMs else "None",
             )
         )
-        return (
-            handled.observe(
-                _METRICS,
-                *(sql.sum(name).alias(name) for name in ("handled", "failed", "shutdowns")),
-            )
-            .where("topic IS NOT NULL")
-            .select(
-                *("topic", "partition", "key", "value", "headers"),
-                sql.timestamp_millis("timestampMs").alias("timestamp"),
-            )
+
+    def _counted(self, topics: list[str]) -> DataFrame:
+        """What comes of the counts that a micro-batch changes."""
+        source, result = self._worker
+        # Counts have no headers.
+        rows = self._read(topics).drop("headers")
+        partial = self._observed(rows.mapInArrow(source, COUNT_SCHEMA))
+        counts = (
+            partial.where("store IS NOT NULL")
+            .groupBy("store", "task", "key")
+            .agg(sql.sum("count").alias("count"), sql.max("timestampMs").alias("timestampMs"))
+        )
+        return counts.mapInArrow(result, RESULT_SCHEMA)
+
+    def _observed(self, rows: DataFrame) -> DataFrame:
+        """The rows, of which Spark counts what was done."""
+        done = {name: sql.sum(name) for name in ("handled", "failed")}
+        hasAsked = "shutdowns" in rows.columns
+        done["shutdowns"] = sql.sum("shutdowns" if hasAsked else sql.lit(0))
+        return rows.observe(_METRICS, *(each.alias(name) for name, each in done.items()))
+
+    def _messages(self, rows: DataFrame) -> DataFrame:
+        """The columns of the sink."""
+        return rows.select(
+            *("topic", "partition", "key", "value"),
+            _notNull("headers").alias("headers"),
+            sql.timestamp_millis("timestampMs").alias("timestamp"),
         )
 
     # -- while it runs
@@ -352,6 +451,14 @@ class JobQuery:
 
     def _failure(self, error: Exception) -> SparkQueryError:
         return SparkQueryError(f"job {self.job.name}: Spark's query failed: {reason(str(error))}")
+
+
+def _notNull(headers: str) -> Column:
+    """
+    A column of headers, where those that are null are empty. Spark 4.3 goes over all of an Arrow
+    batch for each list in it that is null, to find out how large the batch is by now.
+    """
+    return sql.coalesce(headers, sql.expr(_NO_HEADERS))
 
 
 def waitForAll(

@@ -49,35 +49,90 @@ from pylogbroker.tasks.streams.stores import ValueAndTimestamp
 
 
 class PlanTask(StreamTask):
-    """Runs the steps of a job."""
+    """
+    Runs the steps of a job.
+
+    @ivar steps: those.
+    @ivar around: what surrounds them, from C{init} on.
+    """
 
     def __init__(self, steps: Sequence[PlanStep]) -> None:
         """@param steps: each behind its parents, with the repartitions that they need."""
-        self._steps = steps
+        self.steps = steps
 
     def init(self, config: Config, context: TaskContext) -> None:
         """See L{StreamTask}."""
-        self._around = around = Surroundings(context)
-        getters: dict[int, Getter] = {}
-        for step in self._steps:
-            if step.isTable:
-                getters[step.number] = _getterOf(step, around, getters)
-        sources: dict[str, list[Take]] = {}
-        behind: dict[int, list[Take]] = {step.number: [] for step in self._steps}
-        for step in reversed(self._steps):
-            forward = _toAll(behind[step.number])
-            if isinstance(step, RepartitionStep):
-                takes: tuple[Take, ...] = (_repartition(step, around),)
-                sources.setdefault(step.channel, []).insert(0, forward)
-            elif isinstance(step, StreamSource):
-                takes = ()
-                taking = (_table if step.isTable else _stream)(step, around, forward)
-                sources.setdefault(step.topic, []).insert(0, taking)
-            else:
-                takes = _operatorOf(step, around, forward, getters)
+        self.around = Surroundings(context)
+        self._getters: dict[int, Getter] = {}
+        self._sources: dict[str, list[Take]] = {}
+        behind: dict[int, list[Take]] = {step.number: [] for step in self.steps}
+        for step in reversed(self.steps):
+            takes = self.operatorOf(step, _toAll(behind[step.number]))
             for parent, take in zip(step.parents, takes, strict=len(takes) > 1):
                 behind[parent.number].insert(0, take)
-        self._takes = {topic: _toAll(found) for topic, found in sources.items()}
+        self._takes = {name: _toAll(found) for name, found in self._sources.items()}
+
+    def operatorOf(self, step: PlanStep, forward: Take) -> tuple[Take, ...]:
+        """
+        The operator of a step: a function for each parent. An engine that does a step in its own
+        way has another one.
+
+        @param forward: takes what the step gives.
+        """
+        around = self.around
+        if isinstance(step, RepartitionStep):
+            self.readFrom(step.channel, forward)
+            return (_repartition(step, around),)
+        if isinstance(step, StreamSource):
+            taking = (_table if step.isTable else _stream)(step, around, forward)
+            self.readFrom(step.topic, taking)
+            return ()
+        if isinstance(step, WindowedAggregation):
+            return windowedAggregation(step, around, forward)
+        if isinstance(step, Aggregation):
+            return aggregation(step, around, forward)
+        if isinstance(step, WindowJoin):
+            return windowJoin(step, around, forward)
+        if isinstance(step, StreamTableJoin):
+            return streamTableJoin(step, around, forward, self._getterOf(step.parents[1]))
+        if isinstance(step, TableJoin):
+            return tableJoin(step, forward, *map(self._getterOf, step.parents))
+        if isinstance(step, Merge):
+            return (forward,) * len(step.parents)
+        if isinstance(step, Sink):
+            return (around.sender(step.topic),)
+        if isinstance(step, ToStream):
+            return (lambda key, value, hadValue, timestamp: forward(key, value, timestamp),)
+        if step.isTable:
+            return (_tableFunction(step, forward),)
+        return (_streamFunction(step, forward),)
+
+    def readFrom(self, name: str, take: Take) -> None:
+        """
+        What comes of a topic, or of a repartition, reaches a function, before those that were
+        given already.
+        """
+        self._sources.setdefault(name, []).insert(0, take)
+
+    def takeOf(self, name: str) -> Take:
+        """Takes what comes of a topic, or of a repartition, for all operators that read it."""
+        return self._takes[name]
+
+    def _getterOf(self, step: PlanStep) -> Getter:
+        """What a table has for a key."""
+        found = self._getters.get(step.number)
+        if found is None:
+            found = self._getters[step.number] = self._newGetter(step)
+        return found
+
+    def _newGetter(self, step: PlanStep) -> Getter:
+        if step.stores:
+            return self.around.storeOf(step).get
+        given = [self._getterOf(each) for each in step.parents]
+        if isinstance(step, TableJoin):
+            return tableJoinGetter(step, *given)
+        assert isinstance(step, Filter | MapValues)
+        return _functionGetter(step, given[0])
 
     def process(
         self,
@@ -86,7 +141,7 @@ class PlanTask(StreamTask):
         coordinator: TaskCoordinator,
     ) -> None:
         """See L{StreamTask}."""
-        around = self._around
+        around = self.around
         around.collector, around.headers = collector, envelope.headers
         try:
             self._takes[envelope.topic](envelope.key, envelope.message, envelope.timestamp)
@@ -107,15 +162,9 @@ def _toAll(takes: Sequence[Take]) -> Take:
     return takeAll
 
 
-def _getterOf(step: PlanStep, around: Surroundings, getters: dict[int, Getter]) -> Getter:
-    """Of a table."""
-    if step.stores:
-        return around.storeOf(step).get
-    given = [getters[each.number] for each in step.parents]
-    if isinstance(step, TableJoin):
-        return tableJoinGetter(step, *given)
-    assert isinstance(step, Filter | MapValues)
-    (get,), function = given, step.function
+def _functionGetter(step: Filter | MapValues, get: Getter) -> Getter:
+    """Of a table that is made of another one by a function."""
+    function = step.function
     if isinstance(step, Filter):
 
         def getFiltered(key: Any) -> ValueAndTimestamp | None:
@@ -130,30 +179,6 @@ def _getterOf(step: PlanStep, around: Surroundings, getters: dict[int, Getter]) 
         return None if found is None or value is None else found._replace(value=value)
 
     return getMapped
-
-
-def _operatorOf(
-    step: PlanStep, around: Surroundings, forward: Take, getters: dict[int, Getter]
-) -> tuple[Take, ...]:
-    if isinstance(step, WindowedAggregation):
-        return windowedAggregation(step, around, forward)
-    if isinstance(step, Aggregation):
-        return aggregation(step, around, forward)
-    if isinstance(step, WindowJoin):
-        return windowJoin(step, around, forward)
-    if isinstance(step, StreamTableJoin):
-        return streamTableJoin(step, around, forward, getters[step.parents[1].number])
-    if isinstance(step, TableJoin):
-        return tableJoin(step, forward, *(getters[each.number] for each in step.parents))
-    if isinstance(step, Merge):
-        return (forward,) * len(step.parents)
-    if isinstance(step, Sink):
-        return (around.sender(step.topic),)
-    if isinstance(step, ToStream):
-        return (lambda key, value, hadValue, timestamp: forward(key, value, timestamp),)
-    if step.isTable:
-        return (_tableFunction(step, forward),)
-    return (_streamFunction(step, forward),)
 
 
 def _stream(step: StreamSource, around: Surroundings, forward: Take) -> Take:

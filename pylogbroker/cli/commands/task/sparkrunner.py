@@ -58,19 +58,26 @@ async def runOnSpark(options: Namespace, streams: Streams) -> int:
     """Run queries until a signal ends them, or they end by themselves."""
     checkInstalled()
     from pylogbroker.spark.tasks.jobquery import checkJob, jobPlace
+    from pylogbroker.spark.tasks.operatorplan import areOperatorsWanted
 
     for job in options.jobs:
         checkJob(job)
+    areWanted = areOperatorsWanted(dict(options.settings))
     place = jobPlace(options.taskSettings, options.propertyFile, streams.warn)
     await deferLater(streams.reactor, 0)  # from here on signals are caught
     admin = AdminClient(streams.reactor, options.taskSettings.forAdmin(streams.warn))
     try:
-        taskCounts = [await _prepare(admin, job, options, streams) for job in options.jobs]
+        taskCounts = [
+            await _prepare(admin, job, areWanted, options, streams) for job in options.jobs
+        ]
     finally:
         await admin.close()
     names = ", ".join(job.name for job in options.jobs)
     streams.say(f"runs job {names} on Spark, with its state in {options.taskSettings.stateDir}")
-    running = _RunningQueries(options, place, taskCounts, streams)
+    for job in options.jobs:
+        if job.steps:
+            streams.say(_wayOf(job, areWanted))
+    running = _RunningQueries(options, place, taskCounts, areWanted, streams)
     progress = TaskProgress(streams, lambda: [running.report])
     worker = ThreadPoolWorker(streams.reactor, "spark", 1)
     worker.start()
@@ -82,8 +89,23 @@ async def runOnSpark(options: Namespace, streams: Streams) -> int:
     return 0
 
 
-async def _prepare(admin: AdminClient, job: Job, options: Namespace, streams: Streams) -> int:
+def _wayOf(job: Job, areWanted: bool) -> str:
+    from pylogbroker.spark.tasks.operatorplan import obstaclesOf
+
+    obstacles = obstaclesOf(job, areWanted)
+    if not obstacles:
+        return f"job {job.name}: its steps run as Spark's operators"
+    return f"job {job.name}: its tasks run in Python: {'; '.join(obstacles)}"
+
+
+async def _prepare(
+    admin: AdminClient, job: Job, areWanted: bool, options: Namespace, streams: Streams
+) -> int:
     """@return: how many tasks the job has."""
+    from pylogbroker.spark.tasks.operatorplan import obstaclesOf, withoutRepartitions
+
+    if not obstaclesOf(job, areWanted):
+        job = withoutRepartitions(job)
     isSaid = False
     while missing := await missingInputs(admin, job):
         text = f"job {job.name}: there is no topic {', '.join(missing)}"
@@ -109,6 +131,7 @@ class _RunningQueries:
         options: Namespace,
         place: JobPlace,
         taskCounts: list[int],
+        areOperatorsWanted: bool,
         streams: Streams,
     ) -> None:
         self.report = ContainerReport(sum(taskCounts))
@@ -117,6 +140,7 @@ class _RunningQueries:
         self._place = place
         self._streams = streams
         self._taskCounts = taskCounts
+        self._areOperatorsWanted = areOperatorsWanted
 
     def run(self) -> None:
         """
@@ -129,7 +153,7 @@ class _RunningQueries:
             from pylogbroker.spark.tasks.jobquery import JobQuery, waitForAll
 
             queries = [
-                JobQuery(spark, job, self._place, taskCount)
+                JobQuery(spark, job, self._place, taskCount, self._areOperatorsWanted)
                 for job, taskCount in zip(options.jobs, self._taskCounts, strict=True)
             ]
             for each in queries:
