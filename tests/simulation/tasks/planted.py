@@ -21,7 +21,7 @@ from pylogbroker.tasks.restorer import ChangelogRestorer
 from pylogbroker.tasks.standby import StandbyTasks
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
-from pylogbroker.tasks.streams import HoppingWindow, JoinWindow
+from pylogbroker.tasks.streams import HoppingWindow, JoinWindow, aggregations, plantask
 from pylogbroker.tasks.streams.aggregations import _Windows
 from pylogbroker.types import ConsumerGroupMetadata, TopicPartition
 from tests.simulation.replication.planted import Plant
@@ -37,6 +37,7 @@ _addBroadcasts = TaskInputs.addBroadcasts
 _apply = StandbyTasks._apply
 _startsOf = HoppingWindow.startsOf
 _openWindows = _Windows.__init__
+_table = plantask._table
 
 
 async def confirmsNothing(self: OutputCommitter, positions: Iterable[TopicPartition]) -> None:
@@ -149,6 +150,22 @@ def takesWhatIsLate(self: Any, step: Any, around: Any, forward: Any) -> None:
     self._openMs += step.window.sizeMs
 
 
+def keepsTheLaterSession(step: Any) -> Any:
+    """Of sessions that become one, the messages of the last one are kept."""
+    return lambda _key, _earlier, later: later
+
+
+def takesNoRemoval(step: Any, around: Any, forward: Any) -> Any:
+    """A table keeps what was removed."""
+    take = _table(step, around, forward)
+
+    def takeSome(key: Any, message: Any, timestamp: int) -> None:
+        if message is not None:
+            take(key, message, timestamp)
+
+    return takeSome
+
+
 def startsOfLastWindow(self: HoppingWindow, timestamp: int) -> Iterable[int]:
     """A message is in one window only."""
     return list(_startsOf(self, timestamp))[-1:]
@@ -178,6 +195,12 @@ PLANTS = {
     ),
     "a late message that counts": Plant(
         "KIP-633", "is due", 111, [(_Windows, "__init__", takesWhatIsLate)]
+    ),
+    "sessions that are not merged": Plant(
+        "made here", "is due", 44, [(aggregations, "_mergerOf", keepsTheLaterSession)]
+    ),
+    "a table that keeps what was removed": Plant(
+        "made here", "is wrong", 34, [(plantask, "_table", takesNoRemoval)]
     ),
     "a message in one of its windows only": Plant(
         "made here", "is due", 3, [(HoppingWindow, "startsOf", startsOfLastWindow)]
