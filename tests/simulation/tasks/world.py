@@ -2,11 +2,13 @@
 The simulation of jobs in one process.
 
 A seed decides the jobs, their inputs, the settings, the order of all events, and the faults. One
-broker, or three of a cluster, serve containers on two or three machines. Jobs form a chain, each
-reading what the one before has sent (L{tests.simulation.tasks.plans}). Containers come and go, are
+broker, or three of a cluster, serve containers on one to three machines. Jobs form a chain, each
+reading what the one before has sent (L{tests.simulation.tasks.plans}); or there is one of streams,
+tables and several inputs (L{tests.simulation.tasks.streamplans}). Containers come and go, are
 killed, paused and started again; the power of their machines is cut, their stores are deleted or
 damaged. After the faults everything is repaired, and all must be handled within
-L{CALM_SECONDS_MAX}. L{tests.simulation.tasks.judge} says what must hold then.
+L{CALM_SECONDS_MAX}. L{tests.simulation.tasks.judge} and L{tests.simulation.tasks.streamjudge} say
+what must hold then. Stand-bys must be there, and have what the changelogs say.
 
 At last all containers are killed, and for each job one begins anew on a machine that has stores of
 any age, or none. It must restore what the changelogs say.
