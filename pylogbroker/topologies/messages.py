@@ -1,0 +1,202 @@
+"""
+What the processes of a topology say to one another: control messages, and batches of tuples. A
+module of its own, since all kinds of processes speak so.
+
+A frame is a length of four bytes and a body. The first byte of a body says which of two it is:
+
+  - L{CONTROL}: a message of the classes here, in MessagePack, with its class as tag.
+  - L{BATCH}: a number of eight bytes, and entries. An entry has a kind, a task, a count, a size,
+  and as many bytes. A stream manager routes entries by task and never looks into their bytes.
+
+What entries hold: L{TUPLES} an array of tuples in MessagePack, for the instance that is the task;
+the others pairs or single numbers of eight bytes, for the acker of the spout that is the task
+(L{ROOTS}, L{ACKS}, L{FAILS}), or from there for the spout (L{ACKED}, L{FAILED}).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct, pack, unpack
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from pylogbroker.errors import ProtocolError
+from pylogbroker.topologies.plan import PhysicalPlan
+
+FRAME_SIZE_MAX = 64 << 20
+"""Bytes of a frame's body."""
+
+CONTROL, BATCH = 0, 1
+
+TUPLES, ROOTS, ACKS, FAILS, ACKED, FAILED = range(6)
+"""Kinds of entries."""
+
+STREAM_MANAGER, INSTANCE, METRICS_MANAGER = "stream-manager", "instance", "metrics-manager"
+"""Roles of those that connect."""
+
+_ENTRY = Struct(">BIII")
+_BATCH = Struct(">BQ")
+
+
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """
+    The first frame of a connection to a stream manager or to the master.
+
+    @ivar topology: the name of the topology; that of another one is refused.
+    @ivar role: L{STREAM_MANAGER}, L{INSTANCE} or L{METRICS_MANAGER}.
+    @ivar id: the number of the container, or the task of the instance.
+    @ivar incarnation: a number that each new process draws.
+    @ivar epoch: of the plan that it has; 0: none.
+    @ivar received: the number of the last batch that it has from the one that it connects to; 0:
+        none, or the other's incarnation is not known.
+    @ivar peer: the other's incarnation that C{received} is about; 0: not known.
+    @ivar address: C{host:port} where it can be reached itself; empty: nowhere.
+    """
+
+    topology: str
+    role: str
+    id: int
+    incarnation: int
+    epoch: int = 0
+    received: int = 0
+    peer: int = 0
+    address: str = ""
+
+
+class Welcome(msgspec.Struct, tag=True, frozen=True):
+    """The answer to a L{Hello}; its fields are those of the one that answers."""
+
+    incarnation: int
+    received: int = 0
+
+
+class Refused(msgspec.Struct, tag=True, frozen=True):
+    """The answer to a L{Hello} that cannot be taken; the connection is closed."""
+
+    reason: str
+
+
+class Confirm(msgspec.Struct, tag=True, frozen=True):
+    """All batches up to this number have arrived."""
+
+    number: int
+
+
+class PlanPushed(msgspec.Struct, tag=True, frozen=True):
+    """A physical plan; one with a lower epoch than the last is refused."""
+
+    plan: PhysicalPlan
+
+
+class BackPressure(msgspec.Struct, tag=True, frozen=True):
+    """From a stream manager to all others: spouts must stop (or may go on) for its sake."""
+
+    container: int
+    isOn: bool
+
+
+class Metrics(msgspec.Struct, tag=True, frozen=True):
+    """
+    What a process has counted since it began, or measures now; to the metrics manager of its
+    container, which passes it on to the master.
+
+    @ivar container: the number of the container.
+    @ivar source: the task of an instance, or the role.
+    @ivar timeMs: milliseconds since the epoch.
+    """
+
+    container: int
+    source: str
+    component: str
+    incarnation: int
+    timeMs: int
+    values: dict[str, float]
+
+
+Control: TypeAlias = Hello | Welcome | Refused | Confirm | PlanPushed | BackPressure | Metrics
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
+
+
+class Entry(NamedTuple):
+    """
+    A part of a batch.
+
+    @ivar kind: L{TUPLES}, L{ROOTS}, …
+    @ivar task: whom it is for.
+    @ivar count: how many are in it.
+    """
+
+    kind: int
+    task: int
+    count: int
+    data: bytes | memoryview
+
+
+def encodeControl(message: Control) -> bytes:
+    """The body of a frame."""
+    return b"\x00" + _encoder.encode(message)
+
+
+def decodeControl(body: bytes) -> Control:
+    """
+    @param body: of a frame whose first byte is L{CONTROL}.
+    @raise ProtocolError: it is no message that is known.
+    """
+    try:
+        return _decoder.decode(memoryview(body)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a control message cannot be decoded: {error}") from error
+
+
+def encodeBatch(number: int, entries: Iterable[Entry]) -> list[bytes | memoryview]:
+    """The body of a frame, as pieces."""
+    pieces: list[bytes | memoryview] = [_BATCH.pack(BATCH, number)]
+    for kind, task, count, data in entries:
+        pieces.append(_ENTRY.pack(kind, task, count, len(data)))
+        pieces.append(data)
+    return pieces
+
+
+def decodeBatch(body: bytes) -> tuple[int, list[Entry]]:
+    """
+    @param body: of a frame whose first byte is L{BATCH}.
+    @return: its number and its entries, whose data are views of the body.
+    @raise ProtocolError: an entry is not whole, or of no kind that is known.
+    """
+    if len(body) < _BATCH.size:
+        raise ProtocolError(f"a batch of {len(body)} bytes has no number")
+    return _BATCH.unpack_from(body)[1], list(_entries(body))
+
+
+def _entries(body: bytes) -> Iterator[Entry]:
+    view = memoryview(body)
+    at, end = _BATCH.size, len(body)
+    while at < end:
+        if end - at < _ENTRY.size:
+            raise ProtocolError(f"a batch ends within an entry's head, at byte {at}")
+        kind, task, count, size = _ENTRY.unpack_from(body, at)
+        at += _ENTRY.size
+        if kind > FAILED:
+            raise ProtocolError(f"an entry at byte {at} is of the unknown kind {kind}")
+        if size > end - at:
+            raise ProtocolError(f"an entry of {size} bytes at byte {at} has only {end - at}")
+        yield Entry(kind, task, count, view[at : at + size])
+        at += size
+
+
+def encodeNumbers(numbers: Sequence[int]) -> bytes:
+    """The data of an entry of numbers of 64 bits without sign."""
+    return pack(f">{len(numbers)}Q", *numbers)
+
+
+def decodeNumbers(data: bytes | memoryview) -> tuple[int, ...]:
+    """
+    @raise ProtocolError: it is not made of whole numbers.
+    """
+    count, rest = divmod(len(data), 8)
+    if rest:
+        raise ProtocolError(f"numbers of 8 bytes in {len(data)} bytes")
+    return unpack(f">{count}Q", data)
