@@ -24,6 +24,7 @@ What must be true:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 DEFAULT_STREAM = "default"
@@ -117,7 +118,8 @@ class TopologyContext(NamedTuple):
         return len(self.componentTasks[self.component])
 
 
-class Grouping(NamedTuple):
+@dataclass(frozen=True)
+class Grouping:
     """
     Which instances of a bolt get a tuple. Use the constants, and L{fields} and L{custom}.
 
@@ -282,7 +284,7 @@ class Bolt(Component):
         return self.collector.emit(values, stream, None, anchors, directTask)
 
     def ack(self, tup: StreamTuple) -> None:
-        """The tuple is handled. Each tuple must be acknowledged or failed, or its tree times out."""
+        """The tuple is handled. What is neither acknowledged nor failed times out."""
         self.collector.ack(tup)
 
     def fail(self, tup: StreamTuple) -> None:

@@ -40,6 +40,9 @@ class Resources(NamedTuple):
     ramSize: int = 0
 
 
+DEFAULT_RESOURCES = Resources()
+
+
 class ComponentSpec(NamedTuple):
     """
     A component of a topology.
@@ -99,7 +102,7 @@ class TopologyBuilder:
         *,
         config: Mapping[str, Any] | None = None,
         outputs: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
-        resources: Resources = Resources(),
+        resources: Resources = DEFAULT_RESOURCES,
     ) -> None: ...
 
     def setBolt(
@@ -111,7 +114,7 @@ class TopologyBuilder:
         *,
         config: Mapping[str, Any] | None = None,
         outputs: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
-        resources: Resources = Resources(),
+        resources: Resources = DEFAULT_RESOURCES,
     ) -> None: ...
 
     def build(self) -> Topology:
