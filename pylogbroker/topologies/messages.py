@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from pylogbroker.errors import ProtocolError
+from pylogbroker.errors import WireError
 from pylogbroker.topologies.plan import PhysicalPlan
 
 FRAME_SIZE_MAX = 64 << 20
@@ -126,12 +126,12 @@ class Entry(NamedTuple):
 
     @ivar kind: L{TUPLES}, L{ROOTS}, …
     @ivar task: whom it is for.
-    @ivar count: how many are in it.
+    @ivar amount: how many are in it.
     """
 
     kind: int
     task: int
-    count: int
+    amount: int
     data: bytes | memoryview
 
 
@@ -143,12 +143,12 @@ def encodeControl(message: Control) -> bytes:
 def decodeControl(body: bytes) -> Control:
     """
     @param body: of a frame whose first byte is L{CONTROL}.
-    @raise ProtocolError: it is no message that is known.
+    @raise WireError: it is no message that is known.
     """
     try:
         return _decoder.decode(memoryview(body)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a control message cannot be decoded: {error}") from error
+        raise WireError(f"a control message cannot be decoded: {error}") from error
 
 
 def encodeBatch(number: int, entries: Iterable[Entry]) -> list[bytes | memoryview]:
@@ -164,10 +164,10 @@ def decodeBatch(body: bytes) -> tuple[int, list[Entry]]:
     """
     @param body: of a frame whose first byte is L{BATCH}.
     @return: its number and its entries, whose data are views of the body.
-    @raise ProtocolError: an entry is not whole, or of no kind that is known.
+    @raise WireError: an entry is not whole, or of no kind that is known.
     """
     if len(body) < _BATCH.size:
-        raise ProtocolError(f"a batch of {len(body)} bytes has no number")
+        raise WireError(f"a batch of {len(body)} bytes has no number")
     return _BATCH.unpack_from(body)[1], list(_entries(body))
 
 
@@ -176,13 +176,13 @@ def _entries(body: bytes) -> Iterator[Entry]:
     at, end = _BATCH.size, len(body)
     while at < end:
         if end - at < _ENTRY.size:
-            raise ProtocolError(f"a batch ends within an entry's head, at byte {at}")
+            raise WireError(f"a batch ends within an entry's head, at byte {at}")
         kind, task, count, size = _ENTRY.unpack_from(body, at)
         at += _ENTRY.size
         if kind > FAILED:
-            raise ProtocolError(f"an entry at byte {at} is of the unknown kind {kind}")
+            raise WireError(f"an entry at byte {at} is of the unknown kind {kind}")
         if size > end - at:
-            raise ProtocolError(f"an entry of {size} bytes at byte {at} has only {end - at}")
+            raise WireError(f"an entry of {size} bytes at byte {at} has only {end - at}")
         yield Entry(kind, task, count, view[at : at + size])
         at += size
 
@@ -194,9 +194,9 @@ def encodeNumbers(numbers: Sequence[int]) -> bytes:
 
 def decodeNumbers(data: bytes | memoryview) -> tuple[int, ...]:
     """
-    @raise ProtocolError: it is not made of whole numbers.
+    @raise WireError: it is not made of whole numbers.
     """
     count, rest = divmod(len(data), 8)
     if rest:
-        raise ProtocolError(f"numbers of 8 bytes in {len(data)} bytes")
+        raise WireError(f"numbers of 8 bytes in {len(data)} bytes")
     return unpack(f">{count}Q", data)
