@@ -15,7 +15,7 @@ the others pairs or single numbers of eight bytes, for the acker of the spout th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from struct import Struct, pack, unpack
 from typing import NamedTuple, TypeAlias
 
@@ -37,6 +37,8 @@ STREAM_MANAGER, INSTANCE, METRICS_MANAGER = "stream-manager", "instance", "metri
 
 _ENTRY = Struct(">BIII")
 _BATCH = Struct(">BQ")
+_FRAME = Struct(">iBQ")
+_SIZE = Struct(">i")
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
@@ -52,6 +54,7 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
         none, or the other's incarnation is not known.
     @ivar peer: the other's incarnation that C{received} is about; 0: not known.
     @ivar address: C{host:port} where it can be reached itself; empty: nowhere.
+    @ivar isSpout: of an instance: back pressure stops it.
     """
 
     topology: str
@@ -62,6 +65,7 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     received: int = 0
     peer: int = 0
     address: str = ""
+    isSpout: bool = False
 
 
 class Welcome(msgspec.Struct, tag=True, frozen=True):
@@ -78,7 +82,10 @@ class Refused(msgspec.Struct, tag=True, frozen=True):
 
 
 class Confirm(msgspec.Struct, tag=True, frozen=True):
-    """All batches up to this number have arrived."""
+    """
+    All batches up to this number have arrived, and do not take up the receiver's room any more: so
+    the sender may send as many bytes again (C{link.py}).
+    """
 
     number: int
 
@@ -90,7 +97,10 @@ class PlanPushed(msgspec.Struct, tag=True, frozen=True):
 
 
 class BackPressure(msgspec.Struct, tag=True, frozen=True):
-    """From a stream manager to all others: spouts must stop (or may go on) for its sake."""
+    """
+    From a stream manager to all others: spouts must stop (or may go on) for its sake; and from a
+    stream manager to its own spouts: they must stop, or may go on.
+    """
 
     container: int
     isOn: bool
@@ -120,7 +130,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 
 
-class Entry(NamedTuple):
+class BatchEntry(NamedTuple):
     """
     A part of a batch.
 
@@ -135,9 +145,28 @@ class Entry(NamedTuple):
     data: bytes | memoryview
 
 
+class EntryPlace(NamedTuple):
+    """
+    Where an entry stands in the body of a batch, with its head.
+
+    @ivar kind: L{TUPLES}, L{ROOTS}, …
+    @ivar task: whom it is for.
+    @ivar amount: how many are in it.
+    @ivar dataStart: where its data begin, behind its head.
+    """
+
+    kind: int
+    task: int
+    amount: int
+    start: int
+    dataStart: int
+    end: int
+
+
 def encodeControl(message: Control) -> bytes:
-    """The body of a frame."""
-    return b"\x00" + _encoder.encode(message)
+    """A frame, with its size."""
+    body = _encoder.encode(message)
+    return _SIZE.pack(len(body) + 1) + b"\x00" + body
 
 
 def decodeControl(body: bytes) -> Control:
@@ -151,40 +180,73 @@ def decodeControl(body: bytes) -> Control:
         raise WireError(f"a control message cannot be decoded: {error}") from error
 
 
-def encodeBatch(number: int, entries: Iterable[Entry]) -> list[bytes | memoryview]:
-    """The body of a frame, as pieces."""
-    pieces: list[bytes | memoryview] = [_BATCH.pack(BATCH, number)]
-    for kind, task, count, data in entries:
-        pieces.append(_ENTRY.pack(kind, task, count, len(data)))
-        pieces.append(data)
-    return pieces
-
-
-def decodeBatch(body: bytes) -> tuple[int, list[Entry]]:
+def encodeEntry(kind: int, task: int, amount: int, data: bytes | memoryview) -> bytes:
     """
-    @param body: of a frame whose first byte is L{BATCH}.
-    @return: its number and its entries, whose data are views of the body.
-    @raise WireError: an entry is not whole, or of no kind that is known.
+    An entry, as it stands in a batch.
+
+    @param amount: how many tuples, roots, … are in it.
+    """
+    return b"".join((_ENTRY.pack(kind, task, amount, len(data)), data))
+
+
+def encodeBatch(number: int, entries: Sequence[bytes | memoryview]) -> bytes:
+    """
+    A frame, with its size.
+
+    @param entries: one or several encoded entries in each.
+    """
+    size = sum(map(len, entries)) + _BATCH.size
+    return b"".join((_FRAME.pack(size, BATCH, number), *entries))
+
+
+def batchNumber(body: bytes) -> int:
+    """
+    The number of a batch.
+
+    @raise WireError: it has none.
     """
     if len(body) < _BATCH.size:
         raise WireError(f"a batch of {len(body)} bytes has no number")
-    return _BATCH.unpack_from(body)[1], list(_entries(body))
+    number: int = _BATCH.unpack_from(body)[1]
+    return number
 
 
-def _entries(body: bytes) -> Iterator[Entry]:
+def decodeBatch(body: bytes) -> list[BatchEntry]:
+    """
+    The entries of a batch; their data are views of the body.
+
+    @param body: of a frame whose first byte is L{BATCH}.
+    @raise WireError: an entry is not whole, or of no kind that is known.
+    """
     view = memoryview(body)
+    return [
+        BatchEntry(kind, task, amount, view[dataStart:end])
+        for kind, task, amount, _start, dataStart, end in entryPlaces(body)
+    ]
+
+
+def entryPlaces(body: bytes) -> list[EntryPlace]:
+    """
+    Where the entries of a batch stand.
+
+    @raise WireError: an entry is not whole, or of no kind that is known.
+    """
+    places = []
     at, end = _BATCH.size, len(body)
+    headSize, unpackFrom = _ENTRY.size, _ENTRY.unpack_from
     while at < end:
-        if end - at < _ENTRY.size:
+        dataStart = at + headSize
+        if dataStart > end:
             raise WireError(f"a batch ends within an entry's head, at byte {at}")
-        kind, task, count, size = _ENTRY.unpack_from(body, at)
-        at += _ENTRY.size
+        kind, task, amount, size = unpackFrom(body, at)
+        entryEnd = dataStart + size
         if kind > FAILED:
             raise WireError(f"an entry at byte {at} is of the unknown kind {kind}")
-        if size > end - at:
-            raise WireError(f"an entry of {size} bytes at byte {at} has only {end - at}")
-        yield Entry(kind, task, count, view[at : at + size])
-        at += size
+        if entryEnd > end:
+            raise WireError(f"an entry of {size} bytes at byte {at} has only {end - dataStart}")
+        places.append(EntryPlace(kind, task, amount, at, dataStart, entryEnd))
+        at = entryEnd
+    return places
 
 
 def encodeNumbers(numbers: Sequence[int]) -> bytes:
