@@ -671,3 +671,10 @@ class MissingTimestampError(PylogbrokerError):
 
 class TaskOutputError(PylogbrokerError):
     """A task sent a message to a topic that is no output of its job."""
+
+
+class TupleError(PylogbrokerError):
+    """
+    A component of a topology emitted what it cannot emit. Nothing of it was sent. The text names
+    the component and the stream.
+    """

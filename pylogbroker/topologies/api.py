@@ -18,7 +18,8 @@ What must be true:
   are called one at a time, on one thread, which may block.
   - Tuples from one instance to another one arrive in the order in which they were emitted.
   - Values travel as MessagePack: L{None}, booleans, integers of 64 bits, floats, strings, bytes,
-  dates, lists and dicts. A Python tuple arrives as a list.
+  dates and times, lists and dicts. A Python tuple or a set arrives as a list, a C{datetime} with a
+  time zone as one in UTC, other dates and times as strings in ISO 8601.
 """
 
 from __future__ import annotations
