@@ -5,13 +5,19 @@ instances, stream managers, the master and metrics managers speak over it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import Factory
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import WireError
+from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.retry import Backoff, RetryDelays
 from pylogbroker.topologies.messages import (
     BATCH,
     FRAME_SIZE_MAX,
@@ -19,6 +25,12 @@ from pylogbroker.topologies.messages import (
     decodeControl,
     encodeControl,
 )
+
+CONNECT_DELAYS = RetryDelays(20, 1_000)
+"""Between attempts to connect to a process of a topology."""
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds that a connection may take to be made."""
 
 
 class IFrameHandler(Protocol):
@@ -105,3 +117,94 @@ class TopologyConnection(TwistedProtocol):
         if not self.isOver:
             self.isOver = True
             self._handler.disconnected(self, reason)
+
+
+class TopologyClient:
+    """
+    Keeps a connection to one address: it connects again, with growing delays, whenever the
+    connection is gone.
+
+    @ivar address: C{host:port}; L{None}: it is not to connect.
+    @ivar connection: the one that there is now, if any.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        endpointTo: Callable[[str], IStreamClientEndpoint],
+        handler: IFrameHandler,
+        random: Callable[[], float],
+    ) -> None:
+        """
+        @param endpointTo: makes an endpoint of C{host:port}.
+        @param handler: of all its connections, one after the other.
+        @param random: gives numbers from 0 up to, not including, 1.
+        """
+        self.address: str | None = None
+        self.connection: TopologyConnection | None = None
+        self._endpointTo = endpointTo
+        self._handler = handler
+        self._random = random
+        self._timer = Timer(clock)
+        self._lateness = Timer(clock)
+        self._connecting: Deferred[Any] | None = None
+        self._backoff = Backoff(random, CONNECT_DELAYS)
+
+    def goTo(self, address: str | None) -> None:
+        """Connect to an address, and leave another one; L{None}: to none."""
+        if address == self.address:
+            return
+        self.address = address
+        self._backoff = Backoff(self._random, CONNECT_DELAYS)
+        self._timer.stop()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self.connection is not None:
+            self.connection.abort("it is to connect to another address")
+        self._connect()
+
+    def welcomed(self) -> None:
+        """The other side has answered as it should: the next delay is a short one."""
+        self._backoff = Backoff(self._random, CONNECT_DELAYS)
+
+    def _connect(self) -> None:
+        if self.address is None or self._connecting is not None or self.connection is not None:
+            return
+        factory = Factory.forProtocol(lambda: TopologyConnection(self))
+        self._connecting = self._endpointTo(self.address).connect(factory)
+        self._lateness.start(CONNECT_TIMEOUT * 1000, self._connecting.cancel)
+        self._connecting.addCallbacks(self._reached, self._notReached)
+
+    def _reached(self, _connection: Any) -> None:
+        self._lateness.stop()
+        self._connecting = None
+
+    def _notReached(self, _failure: Failure) -> None:
+        self._lateness.stop()
+        self._connecting = None
+        self._retry()
+
+    def _retry(self) -> None:
+        if self.address is not None:
+            self._timer.start(self._backoff.failed(), self._connect)
+
+    # IFrameHandler
+
+    def connected(self, connection: TopologyConnection) -> None:
+        """See L{IFrameHandler}."""
+        self.connection = connection
+        self._handler.connected(connection)
+
+    def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
+        """See L{IFrameHandler}."""
+        self._handler.controlReceived(connection, message)
+
+    def batchReceived(self, connection: TopologyConnection, body: bytes) -> None:
+        """See L{IFrameHandler}."""
+        self._handler.batchReceived(connection, body)
+
+    def disconnected(self, connection: TopologyConnection, reason: str) -> None:
+        """See L{IFrameHandler}."""
+        self.connection = None
+        self._handler.disconnected(connection, reason)
+        self._retry()

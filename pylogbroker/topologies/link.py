@@ -8,7 +8,8 @@ What must be true:
   - What was sent to a process and is not confirmed is sent again to that process, never to another
   incarnation of it, which cannot know what the former one has handled.
   - Entries that were not sent yet wait for whichever incarnation comes.
-  - Order is kept.
+  - Order is kept: a batch that does not follow the last one is refused, since what is between
+  would be taken for a duplicate when it comes.
   - At most a window of bytes is under way, or one batch. The receiver opens the window when it
   confirms; so it bounds what waits in it, and never has to stop reading, which would hold back
   confirmations of the other direction, too.
@@ -64,6 +65,7 @@ class LinkSender:
         "_amount",
         "_batchSize",
         "_chunks",
+        "_isOpen",
         "_next",
         "_pieces",
         "_piecesSize",
@@ -81,13 +83,14 @@ class LinkSender:
         self.unconfirmedSize = 0
         self.lostAmount = 0
         self._windowSize = windowSize
-        self._batchSize = batchSize
+        self._batchSize = min(batchSize, windowSize)
         self._pieces: list[bytes | memoryview] = []
         self._piecesSize = 0
         self._amount = 0
         self._chunks: deque[_Chunk] = deque()
         self._unconfirmed: deque[_Batch] = deque()
         self._next = 0  # of the unconfirmed ones, the first that this connection has not sent
+        self._isOpen = False
 
     @property
     def heldSize(self) -> int:
@@ -127,8 +130,10 @@ class LinkSender:
         """
         The next frame for the connection: first those that are to be sent again.
 
-        @return: L{None}: there is nothing to be sent, or no room.
+        @return: L{None}: there is nothing to be sent, or no room, or no connection.
         """
+        if not self._isOpen:
+            return None
         if self._next < len(self._unconfirmed):
             self._next += 1
             return self._unconfirmed[self._next - 1].frame
@@ -177,7 +182,7 @@ class LinkSender:
 
     def begin(self, isSameReceiver: bool, received: int) -> None:
         """
-        There is a connection: L{take} gives what it is to carry.
+        The other end has said what it has: L{take} gives what the connection is to carry.
 
         @param isSameReceiver: whether it is the incarnation that the last connection led to.
         @param received: the last number that this incarnation has.
@@ -185,19 +190,27 @@ class LinkSender:
         """
         if isSameReceiver:
             self.confirm(received)
+            if not self._unconfirmed:
+                self.number = received  # what followed was cleared
         else:
             self.lostAmount += sum(batch.amount for batch in self._unconfirmed)
             self._unconfirmed.clear()
             self.unconfirmedSize = 0
         self._next = 0
+        self._isOpen = True
+
+    def end(self) -> None:
+        """The connection is gone, or a new one has not begun: L{take} gives nothing."""
+        self._isOpen = False
 
     def clear(self) -> None:
-        """Give up all, sent or not."""
+        """Give up all, sent or not; there is no connection."""
         self.fold()
         self.lostAmount += sum(chunk.amount for chunk in self._chunks)
         self._chunks.clear()
         self.unsentSize = 0
         self.begin(False, 0)
+        self.end()
 
 
 class LinkReceiver:
@@ -223,9 +236,12 @@ class LinkReceiver:
 
         @param size: bytes of its frame.
         @return: whether it is to be handled; not one that has arrived before.
+        @raise WireError: one before it has not arrived. The first one may have any number.
         """
         if number <= self.received:
             return False
+        if self.received and number > self.received + 1:
+            raise WireError(f"batch {number} behind batch {self.received}")
         self.received = number
         self._waiting.append((number, size))
         return True

@@ -254,11 +254,12 @@ def encodeNumbers(numbers: Sequence[int]) -> bytes:
     return pack(f">{len(numbers)}Q", *numbers)
 
 
-def decodeNumbers(data: bytes | memoryview) -> tuple[int, ...]:
+def decodeNumbers(data: bytes | memoryview, group: int = 1) -> tuple[int, ...]:
     """
-    @raise WireError: it is not made of whole numbers.
+    @param group: how many belong together.
+    @raise WireError: it is not made of whole numbers, or of whole groups.
     """
     count, rest = divmod(len(data), 8)
-    if rest:
-        raise WireError(f"numbers of 8 bytes in {len(data)} bytes")
+    if rest or count % group:
+        raise WireError(f"numbers of 8 bytes, {group} together, in {len(data)} bytes")
     return unpack(f">{count}Q", data)

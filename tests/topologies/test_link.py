@@ -34,6 +34,7 @@ class LinkSenderTests(SynchronousTestCase):
     def test_numbers(self) -> None:
         """Batches are numbered from 1; what was pushed in one turn is one batch."""
         sender = LinkSender()
+        sender.begin(False, 0)
         self.assertIsNone(sender.take())
         sender.push(entry(7), 1)
         sender.push(entry(8), 1)
@@ -53,6 +54,7 @@ class LinkSenderTests(SynchronousTestCase):
         batches, in order.
         """
         sender = LinkSender(windowSize=100, batchSize=60)
+        sender.begin(False, 0)
         for number in range(6):
             sender.push(entry(number, 7), 1)  # 20 bytes
             sender.fold()
@@ -69,6 +71,7 @@ class LinkSenderTests(SynchronousTestCase):
     def test_closedAtItsSize(self) -> None:
         """What is pushed in one turn makes batches of a limited size, but one entry is whole."""
         sender = LinkSender(windowSize=10_000, batchSize=60)
+        sender.begin(False, 0)
         for number in range(5):
             sender.push(memoryview(entry(number, 7)), 1)
         sender.push(entry(5, 500), 1)
@@ -78,6 +81,7 @@ class LinkSenderTests(SynchronousTestCase):
     def test_sentAgain(self) -> None:
         """The same receiver gets again what it lacks, and no other number for it."""
         sender = LinkSender()
+        sender.begin(False, 0)
         for number in range(3):
             sender.push(entry(number), 1)
             sender.take()
@@ -91,6 +95,7 @@ class LinkSenderTests(SynchronousTestCase):
     def test_anotherIncarnation(self) -> None:
         """Another receiver gets only what was never sent."""
         sender = LinkSender()
+        sender.begin(False, 0)
         sender.push(entry(0), 5)
         sender.take()
         sender.push(entry(1), 1)
@@ -102,18 +107,33 @@ class LinkSenderTests(SynchronousTestCase):
     def test_clear(self) -> None:
         """All can be given up, and is counted."""
         sender = LinkSender()
+        sender.begin(False, 0)
         sender.push(entry(0), 5)
         sender.take()
         sender.push(entry(1), 1)
         sender.fold()
         sender.push(entry(2), 2)
         sender.clear()
-        self.assertIsNone(sender.take())
         self.assertEqual((sender.lostAmount, sender.heldSize), (8, 0))
+        sender.begin(False, 0)
+        self.assertIsNone(sender.take())
+
+    def test_noConnection(self) -> None:
+        """Nothing is sent before the other end has said what it has."""
+        sender = LinkSender()
+        sender.push(entry(0), 1)
+        self.assertIsNone(sender.take())
+        sender.begin(True, 0)
+        self.assertIsNotNone(sender.take())
+        sender.end()
+        self.assertIsNone(sender.take())
+        sender.begin(True, 0)
+        self.assertIsNotNone(sender.take())
 
     def test_wrongConfirmation(self) -> None:
         """A number that no batch has is refused."""
         sender = LinkSender()
+        sender.begin(False, 0)
         sender.push(entry(0), 1)
         sender.take()
         with self.assertRaisesRegex(WireError, "batch 2 is confirmed; 1 is the last one"):
@@ -129,11 +149,16 @@ class LinkReceiverTests(SynchronousTestCase):
     """What is taken, and confirmed."""
 
     def test_duplicates(self) -> None:
-        """A batch that has arrived is not taken again; numbers may begin anywhere."""
+        """
+        A batch that has arrived is not taken again; numbers may begin anywhere, but none may be
+        left out.
+        """
         receiver = LinkReceiver()
-        taken = [receiver.accept(number, 10) for number in (3, 3, 2, 4, 3, 7)]
+        taken = [receiver.accept(number, 10) for number in (3, 3, 2, 4, 3, 5)]
         self.assertEqual(taken, [True, False, False, True, False, True])
-        self.assertEqual(receiver.received, 7)
+        with self.assertRaisesRegex(WireError, "batch 7 behind batch 5"):
+            receiver.accept(7, 10)
+        self.assertEqual(receiver.received, 5)
 
     def test_confirmations(self) -> None:
         """What is settled is confirmed, once, and at once when it is much."""
@@ -162,6 +187,7 @@ class LinkTests(SynchronousTestCase):
         for seed in range(200):
             random = Random(seed)
             sender = LinkSender(windowSize=300, batchSize=100)
+            sender.begin(False, 0)
             receiver = LinkReceiver(confirmSize=100)
             pushed = 0
             handled: list[int] = []

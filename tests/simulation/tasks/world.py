@@ -26,6 +26,7 @@ from pylogbroker.client.kafka.admin.topics import NewTopic
 from pylogbroker.config.kafka.tasksettings import AT_LEAST_ONCE, EXACTLY_ONCE
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.testing.simulatednetwork import Process
 from tests.simulation.cluster.brokerworld import (
     CLIENT_HOST,
     CLIENT_PROPERTIES,
@@ -35,7 +36,6 @@ from tests.simulation.cluster.brokerworld import (
     BrokerWorld,
 )
 from tests.simulation.cluster.ledger import LogRecord, committedOf, recordsOf
-from tests.simulation.cluster.network import Process
 from tests.simulation.coordinators.world import BrokenPromiseError
 from tests.simulation.tasks.containers import Machine, SimulatedContainer, SimulatedWriter
 from tests.simulation.tasks.judge import JobJudge, Read
