@@ -5,6 +5,8 @@ stream managers, instances and schedulers read it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 ACTIVE, PAUSED, KILLED = "active", "paused", "killed"
@@ -50,6 +52,75 @@ class PackingPlan(msgspec.Struct, frozen=True):
         """Of all containers, in the order of their tasks."""
         found = [each for container in self.containers for each in container.instances]
         return sorted(found, key=lambda each: each.task)
+
+
+class InputPlan(msgspec.Struct, frozen=True):
+    """
+    What a bolt gets.
+
+    @ivar grouping: its kind: C{shuffle}, C{fields}, …
+    @ivar fields: of a fields grouping.
+    """
+
+    component: str
+    stream: str
+    grouping: str
+    fields: tuple[str, ...] = ()
+
+
+class ComponentPlan(msgspec.Struct, frozen=True):
+    """
+    A component, as tools show it.
+
+    @ivar outputs: the fields of each stream.
+    """
+
+    name: str
+    isSpout: bool
+    parallelism: int
+    outputs: dict[str, tuple[str, ...]] = {}
+    inputs: tuple[InputPlan, ...] = ()
+
+
+class TopologyDefinition(msgspec.Struct, frozen=True):
+    """
+    A topology that was submitted: what its node in ZooKeeper says.
+
+    @ivar file: the path of the file that builds it.
+    @ivar user: whose it is.
+    @ivar timeMs: when it was submitted, since the epoch.
+    @ivar config: of the topology, over what its file says; C{topology.*} keys.
+    @ivar properties: of the machinery: keys of
+        L{pylogbroker.config.topologysettings.TopologySettings} that were set.
+    """
+
+    name: str
+    file: str
+    user: str
+    timeMs: int
+    components: tuple[ComponentPlan, ...]
+    packing: PackingPlan
+    config: dict[str, Any] = {}
+    properties: dict[str, str] = {}
+
+
+class MasterLocation(msgspec.Struct, frozen=True):
+    """
+    The master that acts: what its ephemeral node says.
+
+    @ivar port: where stream managers and metrics managers connect.
+    @ivar statusPort: of its HTTP server; 0: it has none.
+    @ivar epoch: of all of its plans; see L{PhysicalPlan}.
+    """
+
+    host: str
+    port: int
+    statusPort: int
+    epoch: int
+
+
+EPOCH_BITS = 32
+"""Bits of an epoch that count the plans of one master."""
 
 
 class PhysicalPlan(msgspec.Struct, frozen=True):
