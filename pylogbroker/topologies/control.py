@@ -2,36 +2,26 @@
 Connections that carry control messages only: to the master and to metrics managers. A module of its
 own, since both ends of both use it.
 
-The one that connects says L{Hello} first and is answered with L{Welcome} or L{Refused}. A peer that
-does not read, or that says what cannot be decoded, is cut off: it can connect again.
+The one that connects says L{Hello} first and is answered with L{Welcome} or L{Refused}. What is
+written to a peer is bounded: a message for a peer that does not read is not sent.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IPushProducer
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.errors import FrameSizeError, WireError
-from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.errors import WireError
 from pylogbroker.retry import Backoff, RetryDelays
-from pylogbroker.topologies.messages import (
-    CONTROL,
-    FRAME_SIZE_MAX,
-    Control,
-    Hello,
-    Refused,
-    Welcome,
-    decodeControl,
-    encodeControl,
-)
+from pylogbroker.topologies.connection import TopologyConnection
+from pylogbroker.topologies.messages import Control, Hello, Refused, Welcome
 
 log = Logger()
 
@@ -41,80 +31,39 @@ HELLO_SECONDS_MAX = 10
 CONNECT_DELAYS = RetryDelays(50, 1_000)
 """Between attempts to connect."""
 
-_SIZE = struct.Struct(">I")
-
 
 @implementer(IPushProducer)
-class ControlConnection(Protocol):
+class ControlPeer:
     """
-    A connection.
+    The other end of a connection.
 
-    @ivar hello: what the other end has said first; L{None}: nothing yet, or it does not say hello.
+    @ivar hello: what it has said first; L{None}: nothing yet.
     """
 
-    transport: Any
-
-    def __init__(
-        self,
-        made: Callable[[ControlConnection], object],
-        received: Callable[[ControlConnection, Control], object],
-        lost: Callable[[ControlConnection], object],
-    ) -> None:
-        """
-        @param received: called with each message; a L{WireError} that it raises ends the
-            connection.
-        @param lost: called once when the connection has ended.
-        """
+    def __init__(self, connection: TopologyConnection) -> None:
         self.hello: Hello | None = None
-        self._made = made
-        self._received = received
-        self._lost = lost
-        self._decoder = FrameDecoder(FRAME_SIZE_MAX)
+        self._connection = connection
         self._isFull = False
-        self._isClosing = False
+        connection.transport.registerProducer(self, True)
 
-    def connectionMade(self) -> None:
-        self.transport.setTcpNoDelay(True)
-        self.transport.registerProducer(self, True)
-        self._made(self)
-
-    def dataReceived(self, data: bytes) -> None:
-        self._decoder.feed(data)
-        try:
-            while not self._isClosing and (frame := self._decoder.take()) is not None:
-                if frame[0] != CONTROL:
-                    raise WireError(f"a frame of kind {frame[0]} is no control message")
-                self._received(self, decodeControl(frame))
-        except (WireError, FrameSizeError) as error:
-            log.warn(
-                "A connection from {peer} is closed: {error}",
-                peer=self.transport.getPeer(),
-                error=error,
-            )
-            self.abort()
+    def __repr__(self) -> str:
+        return f"<ControlPeer {self._connection.transport.getPeer()}>"
 
     def send(self, message: Control) -> bool:
-        """@return: L{False}: the other end does not read, and the connection is cut off."""
-        if self._isFull:
-            self.abort()
+        """@return: L{False}: it is not sent, since the peer does not read, or is gone."""
+        if self._isFull or self._connection.isOver:
             return False
-        body = encodeControl(message)
-        self.transport.write(_SIZE.pack(len(body)) + body)
+        self._connection.send(message)
         return True
 
-    def close(self) -> None:
-        """End it, when all is sent."""
-        self._isClosing = True
-        self.transport.unregisterProducer()
-        self.transport.loseConnection()
+    def close(self, reason: str) -> None:
+        """End the connection, when all is sent."""
+        self._connection.transport.unregisterProducer()
+        self._connection.close(reason)
 
-    def abort(self) -> None:
-        """End it now."""
-        self._isClosing = True
-        self.transport.abortConnection()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._lost(self)
+    def abort(self, reason: str) -> None:
+        """End the connection now."""
+        self._connection.abort(reason)
 
     # of the transport, which has more to write than the other end reads
 
@@ -132,7 +81,7 @@ class ControlServer(Factory):
     """
     Connections that others make, each with a hello.
 
-    @ivar connections: the open ones.
+    @ivar peers: of the open connections.
     """
 
     noisy = False
@@ -140,9 +89,9 @@ class ControlServer(Factory):
     def __init__(
         self,
         reactor: Any,
-        hello: Callable[[ControlConnection, Hello], object],
-        received: Callable[[ControlConnection, Control], object],
-        lost: Callable[[ControlConnection], object],
+        hello: Callable[[ControlPeer, Hello], object],
+        received: Callable[[ControlPeer, Control], object],
+        lost: Callable[[ControlPeer], object],
         countMax: int,
     ) -> None:
         """
@@ -151,43 +100,57 @@ class ControlServer(Factory):
         @param lost: called when a connection has ended that had said hello.
         @param countMax: the most connections; one more is cut off.
         """
+        self.peers: dict[TopologyConnection, ControlPeer] = {}
         self._reactor = reactor
         self._onHello = hello
         self._onMessage = received
         self._onLost = lost
         self._countMax = countMax
-        self.connections: dict[ControlConnection, Any] = {}  # and their timers
+        self._timers: dict[TopologyConnection, Any] = {}
 
-    def buildProtocol(self, addr: object) -> ControlConnection | None:
-        if len(self.connections) >= self._countMax:
+    def buildProtocol(self, addr: object) -> TopologyConnection | None:
+        if len(self.peers) >= self._countMax:
             log.warn("A connection is refused: there are {count} already", count=self._countMax)
             return None
-        return ControlConnection(self._made, self._received, self._lost)
+        return TopologyConnection(self)
 
-    def _made(self, connection: ControlConnection) -> None:
-        self.connections[connection] = self._reactor.callLater(HELLO_SECONDS_MAX, connection.abort)
+    def connected(self, connection: TopologyConnection) -> None:
+        """See L{IFrameHandler}."""
+        self.peers[connection] = ControlPeer(connection)
+        self._timers[connection] = self._reactor.callLater(
+            HELLO_SECONDS_MAX, connection.abort, f"no hello within {HELLO_SECONDS_MAX} s"
+        )
 
-    def _received(self, connection: ControlConnection, message: Control) -> None:
-        if connection.hello is not None:
-            self._onMessage(connection, message)
+    def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
+        """See L{IFrameHandler}."""
+        peer = self.peers[connection]
+        if peer.hello is not None:
+            self._onMessage(peer, message)
         elif isinstance(message, Hello):
-            self.connections[connection].cancel()
-            connection.hello = message
-            self._onHello(connection, message)
+            self._timers.pop(connection).cancel()
+            peer.hello = message
+            self._onHello(peer, message)
         else:
             raise WireError(f"{type(message).__name__} before Hello")
 
-    def _lost(self, connection: ControlConnection) -> None:
-        timer = self.connections.pop(connection)
-        if timer.active():
-            timer.cancel()
-        if connection.hello is not None:
-            self._onLost(connection)
+    def batchReceived(self, connection: TopologyConnection, body: bytes) -> None:
+        """See L{IFrameHandler}."""
+        raise WireError("a batch where only control messages are")
 
-    def closeAll(self) -> None:
+    def disconnected(self, connection: TopologyConnection, reason: str) -> None:
+        """See L{IFrameHandler}."""
+        timer = self._timers.pop(connection, None)
+        if timer is not None and timer.active():
+            timer.cancel()
+        peer = self.peers.pop(connection)
+        log.info("The connection of {peer} has ended: {reason}", peer=peer, reason=reason)
+        if peer.hello is not None:
+            self._onLost(peer)
+
+    def closeAll(self, reason: str) -> None:
         """Cut off all."""
-        for each in list(self.connections):
-            each.abort()
+        for each in list(self.peers):
+            each.abort(reason)
 
 
 class ControlClient:
@@ -205,6 +168,7 @@ class ControlClient:
         received: Callable[[Control], object] = lambda message: None,
     ) -> None:
         """
+        @param random: numbers from 0 up to, not including, 1.
         @param hello: what to say first, asked at each connection.
         @param received: called with each message behind the welcome.
         """
@@ -215,26 +179,26 @@ class ControlClient:
         self._backoff = Backoff(random, CONNECT_DELAYS)
         self._endpoint: Any = None
         self._connecting: Deferred[Any] | None = None
-        self._connection: ControlConnection | None = None
+        self._connection: TopologyConnection | None = None
+        self._peer: ControlPeer | None = None
         self._timer: Any = None
 
     def connectTo(self, endpoint: Any) -> None:
         """
+        Connect, and cut off a present connection.
+
         @param endpoint: an L{twisted.internet.interfaces.IStreamClientEndpoint}; L{None}: connect
-            no more. A present connection is cut off.
+            no more.
         """
-        self._endpoint = endpoint
-        self._backoff.succeeded()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._endpoint = None
+        self._stopTimer()
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()
-        connection, self._connection = self._connection, None
-        self.isWelcome = False
-        if connection is not None:
-            connection.abort()
+        if self._connection is not None:
+            self._connection.abort("another end was chosen")
+        self._backoff.succeeded()
+        self._endpoint = endpoint
         if endpoint is not None:
             self._connect()
 
@@ -244,59 +208,60 @@ class ControlClient:
 
     def send(self, message: Control) -> bool:
         """@return: L{False}: it is not sent, since there is no connection that can take it."""
-        return self.isWelcome and self._connection is not None and self._connection.send(message)
+        return self.isWelcome and self._peer is not None and self._peer.send(message)
 
     def _connect(self) -> None:
         self._timer = None
-        factory = Factory.forProtocol(
-            lambda: ControlConnection(self._made, self._received, self._lost)
-        )
+        factory = Factory.forProtocol(lambda: TopologyConnection(self))
         factory.noisy = False
         self._connecting = maybeDeferred(self._endpoint.connect, factory)
         self._connecting.addErrback(self._notConnected)
 
     def _notConnected(self, failure: Failure) -> None:
-        if failure.check(CancelledError):
-            return
-        self._connecting = None
-        self._again()
+        if not failure.check(CancelledError):
+            self._connecting = None
+            self._again()
 
     def _again(self) -> None:
-        if self._endpoint is not None and self._timer is None:
+        if self._endpoint is not None:
             self._timer = self._reactor.callLater(self._backoff.failed() / 1000, self._connect)
 
-    def _made(self, connection: ControlConnection) -> None:
+    def _stopTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    def connected(self, connection: TopologyConnection) -> None:
+        """See L{IFrameHandler}."""
         self._connecting = None
         self._connection = connection
+        self._peer = ControlPeer(connection)
+        self._timer = self._reactor.callLater(
+            HELLO_SECONDS_MAX, connection.abort, f"no welcome within {HELLO_SECONDS_MAX} s"
+        )
         connection.send(self._hello())
-        self._timer = self._reactor.callLater(HELLO_SECONDS_MAX, self._late, connection)
 
-    def _late(self, connection: ControlConnection) -> None:
-        self._timer = None
-        connection.abort()
-
-    def _received(self, connection: ControlConnection, message: Control) -> None:
-        if connection is not self._connection:
-            return
+    def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
+        """See L{IFrameHandler}."""
         if self.isWelcome:
             self._onMessage(message)
         elif isinstance(message, Welcome):
             self.isWelcome = True
-            self._timer.cancel()
-            self._timer = None
+            self._stopTimer()
             self._backoff.succeeded()
         elif isinstance(message, Refused):
             log.warn("A hello was refused: {reason}", reason=message.reason)
-            connection.abort()
+            connection.abort("the hello was refused")
         else:
             raise WireError(f"{type(message).__name__} before Welcome")
 
-    def _lost(self, connection: ControlConnection) -> None:
-        if connection is not self._connection:
-            return
-        self._connection = None
+    def batchReceived(self, connection: TopologyConnection, body: bytes) -> None:
+        """See L{IFrameHandler}."""
+        raise WireError("a batch where only control messages are")
+
+    def disconnected(self, connection: TopologyConnection, reason: str) -> None:
+        """See L{IFrameHandler}."""
+        self._stopTimer()
+        self._connection = self._peer = None
         self.isWelcome = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self._again()

@@ -90,6 +90,8 @@ class Watch:
         self._path = path
         self._changed = changed
         self._backoff = Backoff(random, READ_DELAYS)
+        self._isStopped = False
+        self._isCalling = False
         self._following: Deferred[None] = Deferred.fromCoroutine(self._follow())
         self._following.addErrback(self._ended)
 
@@ -106,8 +108,12 @@ class Watch:
                         data = data or b""
                     except NoNodeException:
                         pass
-                self._changed(data)
                 self._backoff.succeeded()
+                self._isCalling = True
+                self._changed(data)
+                self._isCalling = False
+                if self._isStopped:
+                    return
                 await fired
                 continue
             except ClosingException:
@@ -128,8 +134,10 @@ class Watch:
             log.failure("Watching {path} has ended: this is a bug", failure, path=self._path)
 
     def stop(self) -> None:
-        """End it: C{changed} is not called any more."""
-        self._following.cancel()
+        """End it: C{changed}, which may call this, is not called any more."""
+        self._isStopped = True
+        if not self._isCalling:
+            self._following.cancel()
 
 
 class StateManager:

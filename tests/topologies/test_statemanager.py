@@ -172,6 +172,20 @@ class StateManagerTests(SynchronousTestCase):
         self.settle()
         self.assertEqual(seen, [ACTIVE])
 
+    def test_stoppedByItself(self) -> None:
+        """What is told may stop the watch."""
+        self.submitted()
+        seen: list[str | None] = []
+
+        def changed(state: str | None) -> None:
+            seen.append(state)
+            watch.stop()
+
+        watch = self.others.watchState("words", changed)
+        self.settle()
+        self.done(self.states.setState("words", PAUSED))
+        self.assertEqual(seen, [ACTIVE])
+
     # -- masters
 
     def test_announce(self) -> None:

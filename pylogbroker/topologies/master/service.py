@@ -16,7 +16,7 @@ from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.net.httpserver import HttpSite, jsonReply
-from pylogbroker.topologies.control import ControlConnection, ControlServer
+from pylogbroker.topologies.control import ControlPeer, ControlServer
 from pylogbroker.topologies.master.state import MasterState
 from pylogbroker.topologies.messages import Control, Hello, Metrics
 from pylogbroker.topologies.plan import MasterLocation
@@ -58,7 +58,7 @@ class TopologyMaster:
         @param host: where it listens, on free ports.
         """
         self.location: MasterLocation | None = None
-        self.state: MasterState[ControlConnection] | None = None
+        self.state: MasterState[ControlPeer] | None = None
         self._reactor = reactor
         self._zookeeper = zookeeper
         self._states = states
@@ -117,8 +117,8 @@ class TopologyMaster:
             initial,
             self.location.epoch,
             self._incarnation,
-            lambda connection, message: connection.send(message),
-            lambda connection: connection.close(),
+            self._send,
+            lambda peer: peer.close("see the log before"),
         )
         if not self._zookeeper.connected:
             self.state.suspend()
@@ -147,7 +147,7 @@ class TopologyMaster:
         if self.state is not None:
             self.state.depose()
         if self._server is not None:
-            self._server.closeAll()
+            self._server.closeAll("the master ends")
         self._deposed.addErrback(lambda _failure: None)
 
     def status(self) -> dict[str, Any]:
@@ -189,9 +189,9 @@ class TopologyMaster:
 
     # -- connections
 
-    def _hello(self, connection: ControlConnection, hello: Hello) -> None:
+    def _hello(self, peer: ControlPeer, hello: Hello) -> None:
         if self.state is None:  # it is not announced, and the caller found it by chance
-            connection.abort()
+            peer.abort("this master is not announced yet")
             return
         log.info(
             "Hello of the {role} of container {id} at {address}",
@@ -199,12 +199,17 @@ class TopologyMaster:
             id=hello.id,
             address=hello.address,
         )
-        self.state.hello(connection, hello)
+        self.state.hello(peer, hello)
 
-    def _received(self, connection: ControlConnection, message: Control) -> None:
+    @staticmethod
+    def _send(peer: ControlPeer, message: Control) -> None:
+        if not peer.send(message):  # it connects again when it can
+            peer.abort("it does not read")
+
+    def _received(self, peer: ControlPeer, message: Control) -> None:
         if self.state is not None and isinstance(message, Metrics):
-            self.state.metrics(connection, message)
+            self.state.metrics(peer, message)
 
-    def _lost(self, connection: ControlConnection) -> None:
+    def _lost(self, peer: ControlPeer) -> None:
         if self.state is not None:
-            self.state.lost(connection)
+            self.state.lost(peer)

@@ -73,8 +73,8 @@ class MasterState(Generic[Peer]):
         """
         @param epoch: of this master, lower than that of each of its plans.
         @param incarnation: a number that this process has drawn.
-        @param send: called with a connection and a message for it; must not call back.
-        @param drop: called with a connection to be closed when all is sent; must not call back.
+        @param send: called with a connection and a message for it; may call L{lost}.
+        @param drop: called with a connection to be closed when all is sent; may call L{lost}.
         """
         self.plan: PhysicalPlan | None = None
         self.state = state
@@ -192,7 +192,7 @@ class MasterState(Generic[Peer]):
             plan = self.plan = PhysicalPlan(
                 self._topology, self._epoch, self.state, self._packing, dict(self._addresses)
             )
-        for each in self._streams.values():
+        for each in list(self._streams.values()):
             if each.epoch < plan.epoch:
                 each.epoch = plan.epoch
                 self._send(each.peer, PlanPushed(plan))

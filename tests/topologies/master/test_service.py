@@ -11,8 +11,10 @@ from typing import Any
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
+from twisted.web.client import Agent, readBody
 
 from pylogbroker.testing.zookeeper import FakeZookeeper, FakeZookeeperClient
 from pylogbroker.topologies.control import ControlClient
@@ -67,7 +69,7 @@ class TopologyMasterTests(TestCase):
 
     timeout = 60
 
-    async def setUp(self) -> None:
+    async def setUp(self) -> None:  # type: ignore[override]
         self.server = FakeZookeeper(reactor)
         self.states = StateManager(reactor, await self.connected(), lambda: 0.5)
         await self.states.submit(DEFINITION)
@@ -88,6 +90,11 @@ class TopologyMasterTests(TestCase):
         self.addCleanup(made.stop)
         return made, client
 
+    def deposed(self, master: TopologyMaster) -> Deferred[Any]:
+        """Why a master stops acting."""
+        deposed: Deferred[Any] = master.whenDeposed()
+        return self.assertFailure(deposed, MasterDeposedError)
+
     async def until(self, isTrue: Any) -> None:
         while not isTrue():
             await deferLater(reactor, 0.01)
@@ -96,8 +103,6 @@ class TopologyMasterTests(TestCase):
         await self.until(lambda: all(len(each.plans) >= count for each in self.managers))
 
     async def status(self, master: TopologyMaster) -> Any:
-        from twisted.web.client import Agent, readBody
-
         assert master.location is not None
         url = f"http://127.0.0.1:{master.location.statusPort}/status"
         answer = await Agent(reactor).request(b"GET", url.encode())
@@ -143,7 +148,7 @@ class TopologyMasterTests(TestCase):
         await self.untilPlans(1)
         second, _client = await self.master()
         starting = second.start()
-        deposed = self.assertFailure(first.whenDeposed(), MasterDeposedError)
+        deposed = self.deposed(first)
         self.server.expire(client)
         self.assertIn("session with ZooKeeper has ended", str(await deposed))
         self.assertFalse(first.status()["isActing"])
@@ -157,7 +162,7 @@ class TopologyMasterTests(TestCase):
         for isReplaced in (True, False):
             master, client = await self.master()
             await master.start()
-            deposed = self.assertFailure(master.whenDeposed(), MasterDeposedError)
+            deposed = self.deposed(master)
             node = "/topologies/words/master"
             if isReplaced:
                 await client.set(node, b'{"host":"x","port":1,"statusPort":2,"epoch":3}')
@@ -187,8 +192,6 @@ class TopologyMasterTests(TestCase):
         await self.untilPlans(1)
         assert master.location is not None
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", master.location.port)
-        from twisted.internet.protocol import Factory, Protocol
-
         for data in (
             b"\0\0\0\1\1",
             b"\0\0\0\2\0\xff",
