@@ -287,7 +287,7 @@ class StreamManager:
         counts["entries"] += len(places)
         counts["bytes"] += len(body)
         target: Destination | None = None
-        first = last = tupleCount = 0
+        first = last = tupleCount = total = 0
         for kind, task, amount, start, dataStart, end in places:
             found = routes.get(task)
             if found is not target or start != last or found is None:
@@ -298,7 +298,7 @@ class StreamManager:
                     counts["tuples without a route"] += amount if kind == TUPLES else 0
                     continue
             if kind == TUPLES:
-                counts["tuples"] += amount
+                total += amount
                 tupleCount += amount
             elif found.isLocal:
                 if target is not None:
@@ -309,6 +309,7 @@ class StreamManager:
             target, last = found, end
         if target is not None:
             self._push(target, view[first:last], tupleCount)
+        counts["tuples"] += total
 
     def _push(self, target: Destination, entries: bytes | memoryview, tupleCount: int) -> None:
         target.push(entries, tupleCount)
