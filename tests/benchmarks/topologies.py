@@ -83,9 +83,9 @@ def routing(batchCount: int, entryCount: int, tupleCount: int, hasTrees: bool) -
     connections: dict[int, TopologyConnection] = {}
     sockets = {task: _Socket() for task in TASKS}
     for task in TASKS:
-        connection = manager.factory.buildProtocol(None)  # type: ignore[arg-type] # no address
+        connection = manager.factory.buildProtocol(None)
         assert isinstance(connection, TopologyConnection)
-        connection.makeConnection(sockets[task])  # type: ignore[arg-type] # as far as it is used
+        connection.makeConnection(sockets[task])
         hello = Hello(TOPOLOGY, INSTANCE, task, task, isSpout=task == SPOUT)
         connection.dataReceived(encodeControl(hello))
         connections[task] = connection

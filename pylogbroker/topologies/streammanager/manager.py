@@ -58,6 +58,7 @@ from pylogbroker.topologies.streammanager.settings import StreamManagerSettings
 
 log = Logger()
 
+COUNTS = ("entries", "tuples", "bytes", "batches again", "tuples without a route", "plans refused")
 DEFAULT_SETTINGS = StreamManagerSettings()
 
 HELLO_SECONDS_MAX = 10.0
@@ -70,7 +71,7 @@ class StreamManager:
 
     @ivar incarnation: a number of this process.
     @ivar plan: the last plan; L{None}: none was pushed yet.
-    @ivar counts: entries, tuples and bytes routed, and what was dropped.
+    @ivar counts: of L{COUNTS}: what was routed, and what was not.
     @ivar pressure: why spouts must stop; what was told to them is L{areSpoutsStopped}.
     """
 
@@ -92,7 +93,7 @@ class StreamManager:
         self.container = container
         self.incarnation = random.getrandbits(62) + 1
         self.plan: PhysicalPlan | None = None
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
         self.settings = settings
         self.clock = clock
         self._endpointTo = endpointTo
