@@ -196,9 +196,11 @@ class Component:
 
     @cvar outputs: what it emits: the names of the fields of the default stream, or for each stream
         its fields.
+    @cvar config: of the component, unless the topology's author gives other values.
     """
 
     outputs: ClassVar[Sequence[str] | Mapping[str, Sequence[str]]] = ()
+    config: ClassVar[Mapping[str, Any]] = {}
     collector: ICollector  # set by the instance before C{initialize}
 
     def initialize(self, config: Mapping[str, Any], context: TopologyContext) -> None:

@@ -302,14 +302,14 @@ class TopologyBuilder:
             raise ConfigurationError(
                 f"{where}: parallelism={parallelism!r} is no whole number from 1"
             )
-        declared = _declaredOutputs(where, kind, factory)
+        made = _madeClass(where, kind, factory)
         self._components[name] = ComponentSpec(
             name,
             kind is Spout,
             factory,
             parallelism,
-            _checkedConfig(config, where),
-            _checkedOutputs(where, declared if outputs is None else outputs),
+            _checkedConfig({**made.config, **(config or {})}, where),
+            _checkedOutputs(where, made.outputs if outputs is None else outputs),
             _checkedInputs(where, inputs),
             _checkedResources(where, resources),
         )
@@ -391,7 +391,7 @@ def _checkedConfig(config: Mapping[str, Any] | None, where: str) -> dict[str, An
     return checked
 
 
-def _declaredOutputs(where: str, kind: type[Component], factory: Any) -> Outputs:
+def _madeClass(where: str, kind: type[Component], factory: Any) -> type[Component]:
     made: Any = factory
     while isinstance(made, partial):
         made = made.func
@@ -406,8 +406,8 @@ def _declaredOutputs(where: str, kind: type[Component], factory: Any) -> Outputs
         made = type(factory())
     if not issubclass(made, kind):
         raise ConfigurationError(f"{where}: {made.__name__} is no {word}")
-    outputs: Outputs = made.outputs
-    return outputs
+    found: type[Component] = made
+    return found
 
 
 def _checkedOutputs(where: str, outputs: Any) -> dict[str, StreamSpec]:

@@ -23,6 +23,7 @@ from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
+from pylogbroker.config.topologies.logsettings import LogBoltSettings, LogSpoutSettings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -61,6 +62,8 @@ class PageTests(SynchronousTestCase):
                 KafkaAdminSettings.keys,
                 KafkaSourceSettings.keys[len(KafkaConsumerSettings.keys) :],
                 [key for key in KafkaTaskSettings.keys if key not in KafkaClientSettings.keys],
+                LogSpoutSettings.keys,
+                LogBoltSettings.keys,
                 AuditedSettings.keys,
                 [KafkaAuditedSettings.auditEnvelope],
                 AuditorSettings.keys,
