@@ -54,7 +54,6 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
         none, or the other's incarnation is not known.
     @ivar peer: the other's incarnation that C{received} is about; 0: not known.
     @ivar address: C{host:port} where it can be reached itself; empty: nowhere.
-    @ivar isSpout: of an instance: back pressure stops it.
     """
 
     topology: str
@@ -65,7 +64,6 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     received: int = 0
     peer: int = 0
     address: str = ""
-    isSpout: bool = False
 
 
 class Welcome(msgspec.Struct, tag=True, frozen=True):

@@ -20,7 +20,7 @@ def instancesOf(topology: Topology) -> list[InstancePlan]:
     instances: list[InstancePlan] = []
     for spec in topology.components.values():
         for index in range(spec.parallelism):
-            instances.append(InstancePlan(len(instances) + 1, spec.name, index))
+            instances.append(InstancePlan(len(instances) + 1, spec.name, index, spec.isSpout))
     return instances
 
 

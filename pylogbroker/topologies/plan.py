@@ -20,11 +20,13 @@ class InstancePlan(msgspec.Struct, frozen=True):
     @ivar task: its number, unique in the topology, from 1.
     @ivar component: the name of its component.
     @ivar index: among the instances of its component, from 0.
+    @ivar isSpout: whether its component is a spout: back pressure stops it.
     """
 
     task: int
     component: str
     index: int
+    isSpout: bool = False
 
 
 class ContainerPlan(msgspec.Struct, frozen=True):

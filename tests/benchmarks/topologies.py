@@ -86,7 +86,7 @@ def routing(batchCount: int, entryCount: int, tupleCount: int, hasTrees: bool) -
         connection = manager.factory.buildProtocol(None)
         assert isinstance(connection, TopologyConnection)
         connection.makeConnection(sockets[task])
-        hello = Hello(TOPOLOGY, INSTANCE, task, task, isSpout=task == SPOUT)
+        hello = Hello(TOPOLOGY, INSTANCE, task, task)
         connection.dataReceived(encodeControl(hello))
         connections[task] = connection
     frames = _frames(random, batchCount, entryCount, tupleCount, hasTrees)

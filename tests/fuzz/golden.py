@@ -116,7 +116,7 @@ def topologyFrames() -> list[bytes]:
     """The bodies of a frame of each kind between processes of a topology, and of some batches."""
     plan = physicalPlan({1: [1, 2], 2: [3]})
     controls: list[messages.Control] = [
-        messages.Hello("words", messages.INSTANCE, 3, 1 << 60, 5, 7, 9, "h1:7000", True),
+        messages.Hello("words", messages.INSTANCE, 3, 1 << 60, 5, 7, 9, "h1:7000"),
         messages.Welcome(1 << 60, 7),
         messages.Refused("no"),
         messages.Confirm(300),

@@ -32,7 +32,10 @@ class PackingTests(SynchronousTestCase):
         topology = topologyOf(a=(2, Resources()), b=(1, Resources()))
         self.assertEqual(
             instancesOf(topology),
-            [InstancePlan(1, "a", 0), InstancePlan(2, "a", 1), InstancePlan(3, "b", 0)],
+            [
+                InstancePlan(n, name, at, True)
+                for n, name, at in ((1, "a", 0), (2, "a", 1), (3, "b", 0))
+            ],
         )
 
     def test_roundRobin(self) -> None:

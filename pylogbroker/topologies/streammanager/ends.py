@@ -23,6 +23,7 @@ from pylogbroker.topologies.messages import (
     Welcome,
     batchNumber,
 )
+from pylogbroker.topologies.plan import InstancePlan
 from pylogbroker.topologies.streammanager.destination import Destination
 
 if TYPE_CHECKING:
@@ -176,6 +177,12 @@ class InstanceEnd(_Source):
         self.destination = destination
         self.isSpout = False
 
+    def setPlan(self, plan: InstancePlan) -> None:
+        """A plan says what it is."""
+        self.isSpout = plan.isSpout
+        self.destination.name = plan.component
+        self.destination.isPressing = not plan.isSpout
+
     def begin(self, connection: TopologyConnection, hello: Hello) -> None:
         """
         It has connected.
@@ -183,8 +190,6 @@ class InstanceEnd(_Source):
         @raise WireError: it claims a batch that was not sent to it.
         """
         manager = self._manager
-        self.isSpout = hello.isSpout
-        self.destination.isPressing = not hello.isSpout
         self._greet(connection, hello)
         if manager.plan is not None:
             connection.send(PlanPushed(manager.plan))

@@ -196,7 +196,7 @@ class StreamManager:
         mine = containers.pop(self.container, ())
         for instance in mine:
             end = self._instances.get(instance.task) or self._makeInstance(instance.task)
-            end.destination.name = instance.component
+            end.setPlan(instance)
             components[instance.task] = instance.component
             routes[instance.task] = end.destination
         for number, instances in containers.items():

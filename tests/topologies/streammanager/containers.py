@@ -46,7 +46,10 @@ EPOCH = 1 << 32
 
 
 def physicalPlan(
-    containers: Mapping[int, Sequence[int]], epoch: int = EPOCH, topology: str = TOPOLOGY
+    containers: Mapping[int, Sequence[int]],
+    epoch: int = EPOCH,
+    topology: str = TOPOLOGY,
+    spouts: Sequence[int] = (1,),
 ) -> PhysicalPlan:
     """A plan: of each container its tasks, all of one component each, C{c7} for 7."""
     return PhysicalPlan(
@@ -55,7 +58,10 @@ def physicalPlan(
         ACTIVE,
         PackingPlan(
             tuple(
-                ContainerPlan(number, tuple(InstancePlan(task, f"c{task}", 0) for task in tasks))
+                ContainerPlan(
+                    number,
+                    tuple(InstancePlan(task, f"c{task}", 0, task in spouts) for task in tasks),
+                )
                 for number, tasks in containers.items()
             )
         ),
@@ -72,12 +78,9 @@ class ScriptedInstance:
     @ivar isReading: whether it has room for more: it settles what arrives.
     """
 
-    def __init__(
-        self, process: Process, task: int, address: str, random: Random, isSpout: bool = False
-    ) -> None:
+    def __init__(self, process: Process, task: int, address: str, random: Random) -> None:
         self.process = process
         self.task = task
-        self.isSpout = isSpout
         self.isReading = True
         self.got: list[tuple[int, int, bytes]] = []
         self.said: list[Control] = []
@@ -132,7 +135,6 @@ class ScriptedInstance:
                 self.incarnation,
                 received=self.receiver.received,
                 peer=self.peer,
-                isSpout=self.isSpout,
             )
         )
 
@@ -192,8 +194,7 @@ class Containers:
         self.network = Network(self.scheduler, self.random, Counter())
         self.settings = settings or StreamManagerSettings()
         self.tasks = plan
-        self.plan = physicalPlan(plan)
-        self.spouts = spouts
+        self.plan = physicalPlan(plan, spouts=spouts)
         self.processes: dict[int, Process] = {}
         self.managers: dict[int, StreamManager] = {}
         self.instances: dict[int, ScriptedInstance] = {}
@@ -219,9 +220,7 @@ class Containers:
     def startInstance(self, number: int, task: int) -> ScriptedInstance:
         """Start an instance."""
         process = Process(self.network, f"i{task}", f"h{number}")
-        made = ScriptedInstance(
-            process, task, f"h{number}:{PORT}", self.random, task in self.spouts
-        )
+        made = ScriptedInstance(process, task, f"h{number}:{PORT}", self.random)
         self.instances[task] = made
         return made
 
