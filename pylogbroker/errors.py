@@ -678,3 +678,17 @@ class TupleError(PylogbrokerError):
     A component of a topology emitted what it cannot emit. Nothing of it was sent. The text names
     the component and the stream.
     """
+
+
+class ComponentFailedError(PylogbrokerError):
+    """
+    The code of a component of a topology raised.
+
+    @ivar where: topology, component, task and method.
+    @ivar reason: what it raised.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason

@@ -28,13 +28,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import msgspec
+
 DEFAULT_STREAM = "default"
 
 TICK_COMPONENT, TICK_STREAM = "__system", "__tick"
 """Where a tick tuple says that it comes from."""
 
 
-class StreamTuple:
+class StreamTuple(msgspec.Struct, eq=False):
     """
     A tuple that a bolt gets.
 
@@ -44,28 +46,18 @@ class StreamTuple:
     @ivar task: the number of the instance that has emitted it.
     @ivar values: in the order of the stream's fields.
     @ivar fields: the names of the values.
-    @ivar roots: for the acker, C{(spout task, root, edge)} for each tree that it belongs to.
+    @ivar roots: for the acker, the spout's task, the root and the edge of each tree that it belongs
+        to, one after the other.
     """
 
-    __slots__ = ("component", "fields", "id", "roots", "stream", "task", "values")
-
-    def __init__(
-        self,
-        id: int,
-        component: str,
-        stream: str,
-        task: int,
-        values: Sequence[Any],
-        fields: Sequence[str],
-        roots: Sequence[tuple[int, int, int]] = (),
-    ) -> None:
-        self.id = id
-        self.component = component
-        self.stream = stream
-        self.task = task
-        self.values = values
-        self.fields = fields
-        self.roots = roots
+    id: int
+    component: str
+    stream: str
+    task: int
+    values: Sequence[Any]
+    fields: Sequence[str]
+    roots: Sequence[int] = ()
+    edges: int = 0  # the collector's: XORed, of what is anchored to it; negative: it is done
 
     def __getitem__(self, field: str) -> Any:
         """
@@ -180,7 +172,7 @@ class ICollector(Protocol):
         tupleId: Any,
         anchors: Sequence[StreamTuple],
         directTask: int | None,
-    ) -> list[int]:
+    ) -> Sequence[int]:
         """See C{emit} of spouts and bolts."""
 
     def ack(self, tup: StreamTuple) -> None:
@@ -239,7 +231,7 @@ class Spout(Component):
         tupleId: Any = None,
         stream: str = DEFAULT_STREAM,
         directTask: int | None = None,
-    ) -> list[int]:
+    ) -> Sequence[int]:
         """
         Emit a tuple.
 
@@ -274,7 +266,7 @@ class Bolt(Component):
         stream: str = DEFAULT_STREAM,
         anchors: Sequence[StreamTuple] | None = None,
         directTask: int | None = None,
-    ) -> list[int]:
+    ) -> Sequence[int]:
         """
         Emit a tuple.
 

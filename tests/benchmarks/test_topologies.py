@@ -18,10 +18,10 @@ class TopologyBenchmarkTests(SynchronousTestCase):
     """A stream manager alone."""
 
     def test_figures(self) -> None:
-        """Each row of the stream manager prints its figures."""
+        """Each row of the stream manager and of the instances prints its figures."""
         command = [sys.executable, "-m", "tests.benchmarks.topologies"]
         done = subprocess.run(
-            [*command, "--count", "3", "--rounds", "1"],
+            [*command, "--count", "3", "--rounds", "1", "--seconds", "0.05"],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -30,6 +30,8 @@ class TopologyBenchmarkTests(SynchronousTestCase):
         rows = re.findall(r"^\| (\d+ \| \d+ \| \w+) \| [\d,]+ \| [\d,]+ \|$", done.stdout, re.M)
         self.assertEqual(len(rows), 10, done.stdout)
         self.assertEqual(rows[:2], ["1 | 1 | no", "1 | 1 | yes"])
+        costs = re.findall(r"^\| (\w+_ONCE) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", done.stdout, re.M)
+        self.assertEqual(costs, ["ATMOST_ONCE", "ATLEAST_ONCE"])
 
     def test_lostTuplesAreFound(self) -> None:
         """What does not come out is noticed."""

@@ -6,6 +6,8 @@ A row of the stream manager is for batches of a number of entries with a number 
 bytes in each, from one instance to nine others of its container, over connections without a kernel.
 Each tuple comes in and goes out. With trees, each tuple is announced by its spout and acknowledged
 by its receiver, too.
+
+A row of the instances is for one mode of reliability; see L{tests.benchmarks.topologyinstances}.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from pylogbroker.topologies.messages import (
     encodeNumbers,
 )
 from pylogbroker.topologies.streammanager.manager import StreamManager
+from pylogbroker.topologies.topology import RELIABILITY_MODES
+from tests.benchmarks.topologyinstances import instanceCosts
 from tests.topologies.streammanager.containers import TOPOLOGY, physicalPlan
 
 TUPLE_SIZE = 20
@@ -142,6 +146,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--count", type=int, default=2_000, help="of batches (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of each row (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="of a round of instances (%(default)s)"
+    )
     options = parser.parse_args(arguments)
     print("One stream manager, per second of the processor; the best round of each row:\n")
     print("| entries in a batch | tuples in an entry | trees | entries | tuples |")
@@ -157,6 +164,12 @@ def main(arguments: Sequence[str]) -> int:
                 f" {best.entries:,.0f} | {best.tuples:,.0f} |",
                 flush=True,
             )
+    print("\nInstances, microseconds of the processor for a tuple; the best round of each row:\n")
+    print("| mode | emitted | processed | both |")
+    print("| -- | --: | --: | --: |")
+    for mode in RELIABILITY_MODES:
+        cost = min((instanceCosts(mode, options.seconds) for _ in range(options.rounds)), key=sum)
+        print(f"| {mode} | {cost.spout:.2f} | {cost.bolt:.2f} | {sum(cost):.2f} |", flush=True)
     return 0
 
 
