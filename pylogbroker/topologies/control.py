@@ -11,25 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
-from twisted.internet.interfaces import IPushProducer
+from twisted.internet.interfaces import IPushProducer, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogbroker.errors import WireError
-from pylogbroker.retry import Backoff, RetryDelays
-from pylogbroker.topologies.connection import TopologyConnection
+from pylogbroker.net.timer import Timer
+from pylogbroker.topologies.connection import TopologyClient, TopologyConnection
 from pylogbroker.topologies.messages import Control, Hello, Refused, Welcome
 
 log = Logger()
 
 HELLO_SECONDS_MAX = 10
 """How long a connection may take to say hello, or to be welcomed."""
-
-CONNECT_DELAYS = RetryDelays(50, 1_000)
-"""Between attempts to connect."""
 
 
 @implementer(IPushProducer)
@@ -155,90 +150,44 @@ class ControlServer(Factory):
 
 class ControlClient:
     """
-    Keeps a connection: it connects again when one ends.
+    Keeps a connection that begins with a hello: it connects again when it ends.
 
     @ivar isWelcome: whether there is one whose hello was taken.
     """
 
     def __init__(
         self,
-        reactor: Any,
+        clock: IReactorTime,
+        endpointTo: Callable[[str], IStreamClientEndpoint],
         random: Callable[[], float],
         hello: Callable[[], Hello],
         received: Callable[[Control], object] = lambda message: None,
     ) -> None:
         """
+        @param endpointTo: makes an endpoint of C{host:port}.
         @param random: numbers from 0 up to, not including, 1.
         @param hello: what to say first, asked at each connection.
         @param received: called with each message behind the welcome.
         """
         self.isWelcome = False
-        self._reactor = reactor
         self._hello = hello
         self._onMessage = received
-        self._backoff = Backoff(random, CONNECT_DELAYS)
-        self._endpoint: Any = None
-        self._connecting: Deferred[Any] | None = None
-        self._connection: TopologyConnection | None = None
+        self._client = TopologyClient(clock, endpointTo, self, random)
+        self._lateness = Timer(clock)
         self._peer: ControlPeer | None = None
-        self._timer: Any = None
 
-    def connectTo(self, endpoint: Any) -> None:
-        """
-        Connect, and cut off a present connection.
-
-        @param endpoint: an L{twisted.internet.interfaces.IStreamClientEndpoint}; L{None}: connect
-            no more.
-        """
-        self._endpoint = None
-        self._stopTimer()
-        connecting, self._connecting = self._connecting, None
-        if connecting is not None:
-            connecting.cancel()
-        if self._connection is not None:
-            self._connection.abort("another end was chosen")
-        self._backoff.succeeded()
-        self._endpoint = endpoint
-        if endpoint is not None:
-            self._connect()
-
-    def stop(self) -> None:
-        """End the connection, and connect no more."""
-        self.connectTo(None)
+    def goTo(self, address: str | None) -> None:
+        """Connect to an address, and leave another one; L{None}: to none."""
+        self._client.goTo(address)
 
     def send(self, message: Control) -> bool:
         """@return: L{False}: it is not sent, since there is no connection that can take it."""
         return self.isWelcome and self._peer is not None and self._peer.send(message)
 
-    def _connect(self) -> None:
-        self._timer = None
-        factory = Factory.forProtocol(lambda: TopologyConnection(self))
-        factory.noisy = False
-        self._connecting = maybeDeferred(self._endpoint.connect, factory)
-        self._connecting.addErrback(self._notConnected)
-
-    def _notConnected(self, failure: Failure) -> None:
-        if not failure.check(CancelledError):
-            self._connecting = None
-            self._again()
-
-    def _again(self) -> None:
-        if self._endpoint is not None:
-            self._timer = self._reactor.callLater(self._backoff.failed() / 1000, self._connect)
-
-    def _stopTimer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
-
     def connected(self, connection: TopologyConnection) -> None:
         """See L{IFrameHandler}."""
-        self._connecting = None
-        self._connection = connection
         self._peer = ControlPeer(connection)
-        self._timer = self._reactor.callLater(
-            HELLO_SECONDS_MAX, connection.abort, f"no welcome within {HELLO_SECONDS_MAX} s"
-        )
+        self._lateness.start(HELLO_SECONDS_MAX * 1000, connection.abort, "no welcome in time")
         connection.send(self._hello())
 
     def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
@@ -247,11 +196,10 @@ class ControlClient:
             self._onMessage(message)
         elif isinstance(message, Welcome):
             self.isWelcome = True
-            self._stopTimer()
-            self._backoff.succeeded()
+            self._lateness.stop()
+            self._client.welcomed()
         elif isinstance(message, Refused):
-            log.warn("A hello was refused: {reason}", reason=message.reason)
-            connection.abort("the hello was refused")
+            raise WireError(f"the hello was refused: {message.reason}")
         else:
             raise WireError(f"{type(message).__name__} before Welcome")
 
@@ -261,7 +209,7 @@ class ControlClient:
 
     def disconnected(self, connection: TopologyConnection, reason: str) -> None:
         """See L{IFrameHandler}."""
-        self._stopTimer()
-        self._connection = self._peer = None
+        self._lateness.stop()
+        self._peer = None
         self.isWelcome = False
-        self._again()
+        log.info("A connection has ended: {reason}", reason=reason)

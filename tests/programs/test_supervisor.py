@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
+from pylogbroker.programs.processes.supervisor import LINE_SIZE_MAX
 from pylogbroker.programs.tasks import supervisor as module
 from pylogbroker.programs.tasks.report import ContainerReport
 from pylogbroker.programs.tasks.supervisor import ContainerDiedError, ContainerSupervisor
@@ -72,7 +73,7 @@ class SupervisorTests(TestCase):
         All end with 0: so does the supervisor. Their lines are whole, with their names before them,
         and what they have done is counted.
         """
-        long = module.LINE_SIZE_MAX * 2
+        long = LINE_SIZE_MAX * 2
         supervisor = self.supervisor(
             a=f"{report(taskCount=1, handledCount=5)}print('one\\ntwo', end='')",
             b=f"{report(handledCount=2, failedCount=1)}import sys; sys.stderr.write('x' * {long})",

@@ -34,6 +34,11 @@ from tests.topologies.definitions import DEFINITION
 reactor: Any = _reactor
 
 
+def endpointTo(address: str) -> TCP4ClientEndpoint:
+    host, _, port = address.rpartition(":")
+    return TCP4ClientEndpoint(reactor, host, int(port))
+
+
 class StreamManagerStub:
     """
     What a stream manager does with a master: it connects to the announced one.
@@ -45,6 +50,7 @@ class StreamManagerStub:
         self.plans: list[Any] = []
         self.client = ControlClient(
             reactor,
+            endpointTo,
             lambda: 0.5,
             lambda: Hello("words", STREAM_MANAGER, container, 5, address=f"host:{container}"),
             self._received,
@@ -53,7 +59,7 @@ class StreamManagerStub:
 
     def _announced(self, location: MasterLocation | None) -> None:
         if location is not None:
-            self.client.connectTo(TCP4ClientEndpoint(reactor, location.host, location.port))
+            self.client.goTo(f"{location.host}:{location.port}")
 
     def _received(self, message: Control) -> None:
         assert isinstance(message, PlanPushed)
@@ -61,7 +67,7 @@ class StreamManagerStub:
 
     def stop(self) -> None:
         self._watch.stop()
-        self.client.stop()
+        self.client.goTo(None)
 
 
 class TopologyMasterTests(TestCase):
@@ -128,11 +134,13 @@ class TopologyMasterTests(TestCase):
         master, _client = await self.master()
         await master.start()
         assert master.location is not None
-        client = ControlClient(reactor, lambda: 0.5, lambda: Hello("words", METRICS_MANAGER, 2, 6))
-        self.addCleanup(client.stop)
+        client = ControlClient(
+            reactor, endpointTo, lambda: 0.5, lambda: Hello("words", METRICS_MANAGER, 2, 6)
+        )
+        self.addCleanup(client.goTo, None)
         metrics = Metrics(2, "2", "bolt", 7, 1_000, {"emitted": 4})
         self.assertFalse(client.send(metrics))
-        client.connectTo(TCP4ClientEndpoint(reactor, "127.0.0.1", master.location.port))
+        client.goTo(f"127.0.0.1:{master.location.port}")
         await self.until(lambda: client.isWelcome)
         self.assertTrue(client.send(metrics))
         await self.until(lambda: master.status()["metrics"])
