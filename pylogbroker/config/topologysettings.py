@@ -106,15 +106,15 @@ class TopologySettings(Settings):
         "metrics.prometheus.port",
         Integer(0, 65_535),
         "0",
-        "The port of 127.0.0.1 at which the metrics manager of container 1 serves /metrics; those of"
-        " the other containers have the next ports. 0: none does.",
+        "The port of 127.0.0.1 at which the metrics manager of container 1 serves /metrics; those"
+        " of the other containers have the next ports. 0: none does.",
     )
     metricsFileSizeMax = ownKey(
         "metrics.file.size.max",
         NOT_NEGATIVE,
         "10485760",
-        "The size of each container's file `metrics.jsonl`; then it is renamed to `metrics.jsonl.1`,"
-        " in place of an earlier one. 0: there is none.",
+        "The size of each container's file `metrics.jsonl`; then it is renamed to"
+        " `metrics.jsonl.1`, in place of an earlier one. 0: there is none.",
     )
     metricsTopic = ownKey(
         "metrics.topic",
