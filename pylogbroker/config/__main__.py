@@ -24,6 +24,7 @@ from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.config.keys import ConfigKey, Settings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
+from pylogbroker.config.topologysettings import TopologySettings
 from pylogbroker.config.topologies.logsettings import LogBoltSettings, LogSpoutSettings
 
 _HEAD = """\

@@ -171,6 +171,7 @@ class TopologyClient:
         if self.address is None or self._connecting is not None or self.connection is not None:
             return
         factory = Factory.forProtocol(lambda: TopologyConnection(self))
+        factory.noisy = False
         self._connecting = self._endpointTo(self.address).connect(factory)
         self._lateness.start(CONNECT_TIMEOUT * 1000, self._connecting.cancel)
         self._connecting.addCallbacks(self._reached, self._notReached)

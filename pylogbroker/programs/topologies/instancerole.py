@@ -28,6 +28,7 @@ class InstanceRole:
     ) -> None:
         topology = chosenTopology(spec.file, spec.topology, settings)
         endpointTo = tcpEndpoints(reactor)
+        self._streamManager = spec.streamManager
         knobs = InstanceKnobs(
             flushSize=settings.instanceFlushSize, flushDelay=settings.instanceFlushDelayMs / 1000
         )
@@ -35,7 +36,7 @@ class InstanceRole:
             reactor,
             topology,
             spec.task,
-            endpointTo(spec.streamManager).connect,
+            endpointTo,
             ThreadExecutor(reactor, knobs.outputSizeMax),
             Random(random.getrandbits(64)),
             knobs,
@@ -54,7 +55,7 @@ class InstanceRole:
     @asDeferred
     async def run(self) -> None:
         """See L{IRole}."""
-        self._gateway.start()
+        self._gateway.goTo(self._streamManager)
         self._reporter.start()
         try:
             await self._gateway.done

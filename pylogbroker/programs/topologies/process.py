@@ -112,9 +112,14 @@ class IRole(Protocol):
 
 
 class _ParentWatch:
-    """Standard input, whose other end the parent has."""
+    """
+    Standard input, whose other end the parent has.
+
+    @ivar isWatched: whether its end counts.
+    """
 
     def __init__(self, gone: Callable[[], object]) -> None:
+        self.isWatched = True
         self._gone = gone
 
     def fileno(self) -> int:
@@ -125,11 +130,12 @@ class _ParentWatch:
 
     def doRead(self) -> None:
         if not os.read(0, 1024):
-            self._gone()
+            self.connectionLost(None)
 
     def connectionLost(self, reason: object) -> None:
-        """The reactor has found an error on it."""
-        self._gone()
+        """The reactor has found its end, or an error on it; or the reactor itself stops."""
+        if self.isWatched:
+            self._gone()
 
 
 def _beginLog(spec: ProcessSpec, settings: TopologySettings) -> None:
@@ -150,6 +156,7 @@ def _beginLog(spec: ProcessSpec, settings: TopologySettings) -> None:
 def _run(reactor: Any, role: IRole) -> int:
     """@return: the exit status."""
     statuses: list[int] = []
+    parent = _ParentWatch(lambda: os._exit(1))
 
     def ended(result: object) -> None:
         statuses.append(1 if isinstance(result, Failure) else 0)
@@ -160,12 +167,13 @@ def _run(reactor: Any, role: IRole) -> int:
             else:
                 log.failure("The process cannot go on", result)
             os.write(2, f"{describeError(error)}\n".encode())
+        parent.isWatched = False
         reactor.stop()
 
     def begin() -> None:
         # Behind the reactor's own handlers, which would end it out of order.
         signal.signal(signal.SIGTERM, lambda *_: reactor.callFromThread(role.stop))
-        reactor.addReader(_ParentWatch(lambda: os._exit(1)))
+        reactor.addReader(parent)
         role.run().addBoth(ended)
 
     keepTimers(reactor, bootSeconds)

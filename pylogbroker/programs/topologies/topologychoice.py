@@ -5,6 +5,8 @@ and the command must choose alike.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pylogbroker.config.topologysettings import TopologySettings
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.topologies.topology import Topology, loadTopologies
@@ -27,7 +29,8 @@ def chosenTopology(path: str, name: str | None, settings: TopologySettings) -> T
     if name not in found:
         raise ConfigurationError(f"{path} has no topology {name}; it has: {', '.join(found)}")
     topology = found[name]
-    changes = {f"topology.{key}": value for key, value in settings.topology.items()}
+    given: Any = settings.topology  # texts by key, since it is a prefix
+    changes = {f"topology.{key}": value for key, value in given.items()}
     topology = topology._replace(config={**topology.config, **changes})
     topology.options  # noqa: B018 # raises what is wrong
     return topology

@@ -118,7 +118,7 @@ class TopologyMaster:
             self.location.epoch,
             self._incarnation,
             self._send,
-            lambda peer: peer.close("see the log before"),
+            lambda peer: peer.close("the master has no use for it any more"),
         )
         if not self._zookeeper.connected:
             self.state.suspend()

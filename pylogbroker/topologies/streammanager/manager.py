@@ -117,6 +117,7 @@ class StreamManager:
         self._master = TopologyClient(clock, endpointTo, _MasterEnd(self), random.random)
         self._isStopped = False
         self.factory = Factory.forProtocol(self._accept)  # for the port that it listens on
+        self.factory.noisy = False
 
     # -- life
 
