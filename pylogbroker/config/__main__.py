@@ -24,8 +24,8 @@ from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.config.keys import ConfigKey, Settings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
-from pylogbroker.config.topologysettings import TopologySettings
 from pylogbroker.config.topologies.logsettings import LogBoltSettings, LogSpoutSettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 
 _HEAD = """\
 # Settings
@@ -105,6 +105,14 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
             " a folder in `/tmp`. See [tasks](tasks.md)."
         ),
         KafkaTaskSettings,
+    ),
+    (
+        "Topologies",
+        (
+            "Of the processes of a topology, which `pylogbroker topology submit` starts. See"
+            " [topologies](topologies.md)."
+        ),
+        TopologySettings,
     ),
     (
         "Log spout",

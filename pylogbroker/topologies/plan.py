@@ -93,7 +93,7 @@ class TopologyDefinition(msgspec.Struct, frozen=True):
     @ivar timeMs: when it was submitted, since the epoch.
     @ivar config: of the topology, over what its file says; C{topology.*} keys.
     @ivar properties: of the machinery: keys of
-        L{pylogbroker.config.topologysettings.TopologySettings} that were set.
+        L{pylogbroker.config.topologies.topologysettings.TopologySettings} that were set.
     """
 
     name: str

@@ -1,12 +1,12 @@
 """
-Tests for L{pylogbroker.config.topologysettings}.
+Tests for L{pylogbroker.config.topologies.topologysettings}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import ConfigurationError
 
 

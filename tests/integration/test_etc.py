@@ -35,7 +35,7 @@ from pylogbroker.config.keys import ConfigKey
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.registrysettings import RegistrySettings
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.metrics.brokermetrics import ClusterSnapshot, brokerFamilies
 from pylogbroker.programs.lifecycle import readLevels
 from tests.integration.brokerprocess import twistd

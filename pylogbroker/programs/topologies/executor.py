@@ -22,7 +22,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.net.deferreds import asDeferred, closeAll
 from pylogbroker.programs.processes.supervisor import (
     ProcessCommand,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random, SystemRandom
 from typing import Any
 
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.programs.topologies.process import ProcessSpec
 from pylogbroker.programs.topologies.topologychoice import chosenTopology

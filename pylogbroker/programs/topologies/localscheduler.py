@@ -15,7 +15,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import asDeferred

@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.net.deferreds import asDeferred, closeAll
 from pylogbroker.programs.topologies.process import ProcessSpec
 from pylogbroker.programs.topologies.zookeepersession import connectedStates

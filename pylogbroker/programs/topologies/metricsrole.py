@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.net.deferreds import asDeferred, closeAll
 from pylogbroker.net.workers import ThreadPoolWorker
 from pylogbroker.programs.topologies.executor import HOST, adoptListener

@@ -37,7 +37,7 @@ from twisted.python.failure import Failure
 from twisted.python.logfile import LogFile
 
 from pylogbroker.config.properties import readProperties
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import PylogbrokerError, describeError
 from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 

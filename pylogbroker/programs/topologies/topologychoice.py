@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.topologies.topology import Topology, loadTopologies
 

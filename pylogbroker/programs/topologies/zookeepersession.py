@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import SessionExpiredException, ZookeeperError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
 from pylogbroker.net.deferreds import asDeferred

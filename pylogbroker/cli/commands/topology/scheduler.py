@@ -18,7 +18,7 @@ from pylogbroker.cli.commands.task.runner import untilEnded
 from pylogbroker.cli.commands.topology.masterstatus import readStatus
 from pylogbroker.cli.streams import Streams
 from pylogbroker.config.properties import Properties, readProperties
-from pylogbroker.config.topologysettings import TopologySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import closeAll
 from pylogbroker.net.timer import wallMs
