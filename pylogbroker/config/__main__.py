@@ -109,8 +109,8 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
     (
         "Topologies",
         (
-            "Of the processes of a topology, which `pylogbroker topology submit` starts. See"
-            " [topologies](topologies.md)."
+            "Of the processes of a topology, which `pylogbroker topology submit` starts. Other"
+            " keys of its file are the topology's own. See [topologies](topologies.md)."
         ),
         TopologySettings,
     ),

@@ -1,16 +1,18 @@
 """
 The settings of the processes of a topology. 0.7 has none; keys of C{zk} keep their names.
 
-Keys of a topology itself, such as C{topology.message.timeout.secs}, are Heron's, and override those
-of its file.
+A property file of a topology may have other keys, too: those of the topology's configuration, such
+as C{topology.message.timeout.secs}, over those of its file.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from pylogbroker.config.keys import ConfigKey, Settings, ownKey
+from pylogbroker.config.properties import Properties
 from pylogbroker.config.propertytypes import (
     NOT_EMPTY,
     NOT_NEGATIVE,
@@ -50,14 +52,6 @@ class TopologySettings(Settings):
         NOT_EMPTY,
         "topologies",
         "The folder of logs and metrics, with a folder for each topology.",
-    )
-    topology = ownKey(
-        "topology.",
-        TEXT,
-        None,
-        "Any key of the topology's configuration that begins so, over the one of its file:"
-        " `topology.message.timeout.secs`.",
-        isPrefix=True,
     )
     restartDelayMaxMs = ownKey(
         "restart.delay.max.ms",
@@ -122,8 +116,8 @@ class TopologySettings(Settings):
         "",
         "A topic of today's Kafka that gets all metrics, as JSON; empty: none does.",
     )
-    bootstrapServers = ownKey(
-        "bootstrap.servers",
+    metricsBootstrapServers = ownKey(
+        "metrics.bootstrap.servers",
         TEXT,
         "",
         "With `metrics.topic`, the brokers to ask first, `host:port,host:port`.",
@@ -142,6 +136,29 @@ class TopologySettings(Settings):
     )
 
     @classmethod
+    def split(
+        cls, properties: Properties, warn: Warn = lambda message: None
+    ) -> tuple[Self, dict[str, str]]:
+        """
+        Settings, and the keys that are the topology's.
+
+        @param warn: called with a sentence for each of these that looks like a misspelt one of
+            ours.
+        @raise ConfigurationError: as C{fromProperties}.
+        """
+        known = {key.key for key in cls.keys}
+        own = Properties()
+        others = {}
+        for key, value in properties.items():
+            if key in known:
+                own.put(key, value, properties.location(key))
+                continue
+            others[key] = value
+            if near := difflib.get_close_matches(key, known, 1, 0.85):
+                warn(f"{key}={value} is taken for a key of the topology; did you mean {near[0]}?")
+        return cls.fromProperties(own, warn), others
+
+    @classmethod
     def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         values["zkConnect"] = values["zkConnect"].strip()
         low, high = values["streamManagerLowWaterMark"], values["streamManagerHighWaterMark"]
@@ -155,5 +172,5 @@ class TopologySettings(Settings):
                 f"stream.manager.high.water.mark={high} must be below"
                 f" stream.manager.queue.size.max={values['streamManagerQueueSizeMax']}"
             )
-        if values["metricsTopic"] and not values["bootstrapServers"]:
-            raise ConfigurationError("metrics.topic needs bootstrap.servers")
+        if values["metricsTopic"] and not values["metricsBootstrapServers"]:
+            raise ConfigurationError("metrics.topic needs metrics.bootstrap.servers")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import socket
-from random import SystemRandom
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -35,6 +34,7 @@ from pylogbroker.programs.topologies.process import (
     METRICS_MANAGER,
     STREAM_MANAGER,
     ProcessSpec,
+    RoleContext,
 )
 from pylogbroker.programs.topologies.zookeepersession import SessionLease, connectedStates
 from pylogbroker.retry import RetryDelays
@@ -63,13 +63,9 @@ def restartPolicy(settings: TopologySettings) -> RestartPolicy:
 class ContainerExecutor:
     """The role of an executor; see L{IRole}."""
 
-    def __init__(
-        self, reactor: Any, spec: ProcessSpec, settings: TopologySettings, random: SystemRandom
-    ) -> None:
+    def __init__(self, reactor: Any, context: RoleContext) -> None:
         self._reactor = reactor
-        self._spec = spec
-        self._settings = settings
-        self._random = random
+        self._spec, self._settings, _config, self._random = context
         self._supervisor: ProcessSupervisor | None = None
         self._isStopping = False
         self._waiting: Deferred[Any] | None = None

@@ -5,12 +5,11 @@ it knows no ZooKeeper, since there are many instances.
 
 from __future__ import annotations
 
-from random import Random, SystemRandom
+from random import Random
 from typing import Any
 
-from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.net.deferreds import asDeferred
-from pylogbroker.programs.topologies.process import ProcessSpec
+from pylogbroker.programs.topologies.process import RoleContext
 from pylogbroker.programs.topologies.topologychoice import chosenTopology
 from pylogbroker.topologies.control import tcpEndpoints
 from pylogbroker.topologies.instance.executors import ThreadExecutor
@@ -23,10 +22,9 @@ from pylogbroker.topologies.metrics.reporter import MetricsReporter
 class InstanceRole:
     """The role of an instance; see L{IRole}."""
 
-    def __init__(
-        self, reactor: Any, spec: ProcessSpec, settings: TopologySettings, random: SystemRandom
-    ) -> None:
-        topology = chosenTopology(spec.file, spec.topology, settings)
+    def __init__(self, reactor: Any, context: RoleContext) -> None:
+        spec, settings, config, random = context
+        topology = chosenTopology(spec.file, spec.topology, config)
         endpointTo = tcpEndpoints(reactor)
         self._streamManager = spec.streamManager
         knobs = InstanceKnobs(

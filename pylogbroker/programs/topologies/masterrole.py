@@ -5,14 +5,12 @@ its role.
 
 from __future__ import annotations
 
-from random import SystemRandom
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.net.deferreds import asDeferred, closeAll
-from pylogbroker.programs.topologies.process import ProcessSpec
+from pylogbroker.programs.topologies.process import RoleContext
 from pylogbroker.programs.topologies.zookeepersession import connectedStates
 from pylogbroker.topologies.master.service import TopologyMaster
 
@@ -20,13 +18,9 @@ from pylogbroker.topologies.master.service import TopologyMaster
 class MasterRole:
     """The role of a master; see L{IRole}."""
 
-    def __init__(
-        self, reactor: Any, spec: ProcessSpec, settings: TopologySettings, random: SystemRandom
-    ) -> None:
+    def __init__(self, reactor: Any, context: RoleContext) -> None:
         self._reactor = reactor
-        self._spec = spec
-        self._settings = settings
-        self._random = random
+        self._spec, self._settings, _config, self._random = context
         self._isStopping = False
         self._waiting: Deferred[Any] | None = None
 

@@ -6,16 +6,14 @@ role.
 from __future__ import annotations
 
 import os
-from random import SystemRandom
 from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.net.deferreds import asDeferred, closeAll
 from pylogbroker.net.workers import ThreadPoolWorker
 from pylogbroker.programs.topologies.executor import HOST, adoptListener
-from pylogbroker.programs.topologies.process import ProcessSpec
+from pylogbroker.programs.topologies.process import RoleContext
 from pylogbroker.programs.topologies.zookeepersession import connectedStates
 from pylogbroker.topologies.control import tcpEndpoints
 from pylogbroker.topologies.metrics.manager import MetricsManager
@@ -27,13 +25,9 @@ METRICS_FILE = "metrics.jsonl"
 class MetricsManagerRole:
     """The role of a metrics manager; see L{IRole}."""
 
-    def __init__(
-        self, reactor: Any, spec: ProcessSpec, settings: TopologySettings, random: SystemRandom
-    ) -> None:
+    def __init__(self, reactor: Any, context: RoleContext) -> None:
         self._reactor = reactor
-        self._spec = spec
-        self._settings = settings
-        self._random = random
+        self._spec, self._settings, _config, self._random = context
         self._ending: Deferred[None] = Deferred()
         self._worker = ThreadPoolWorker(reactor, "metrics", 1)
         self._ports: list[Any] = []
@@ -84,7 +78,7 @@ class MetricsManagerRole:
             from pylogbroker.producer.kafka.producer import KafkaProducer
 
             producer = KafkaProducer(
-                self._reactor, {"bootstrap.servers": settings.bootstrapServers}
+                self._reactor, {"bootstrap.servers": settings.metricsBootstrapServers}
             )
             sinks.append(TopicSink(producer, settings.metricsTopic, spec.topology))
         if settings.metricsPrometheusPort:

@@ -19,9 +19,9 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import SystemRandom
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from twisted.internet.defer import Deferred
@@ -94,12 +94,23 @@ class ProcessSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return [sys.executable, "-m", "pylogbroker.programs.topologies.process", argument]
 
 
+class RoleContext(NamedTuple):
+    """
+    What a role is told.
+
+    @ivar config: keys over the configuration of the topology.
+    """
+
+    spec: ProcessSpec
+    settings: TopologySettings
+    config: Mapping[str, str]
+    random: SystemRandom
+
+
 class IRole(Protocol):
     """What a process does."""
 
-    def __init__(
-        self, reactor: Any, spec: ProcessSpec, settings: TopologySettings, random: SystemRandom
-    ) -> None:
+    def __init__(self, reactor: Any, context: RoleContext) -> None:
         """Before the reactor runs; may block, and may raise L{PylogbrokerError}."""
 
     def run(self) -> Deferred[None]:
@@ -193,11 +204,11 @@ def main() -> int:
 
     try:
         spec = msgspec.json.decode(sys.argv[1], type=ProcessSpec)
-        settings = TopologySettings.fromProperties(readProperties(spec.properties, lambda _: None))
+        settings, config = TopologySettings.split(readProperties(spec.properties, lambda _: None))
         _beginLog(spec, settings)
         module, name = _ROLES[spec.role]
         kind: type[IRole] = getattr(importlib.import_module(module), name)
-        role = kind(reactor, spec, settings, SystemRandom())
+        role = kind(reactor, RoleContext(spec, settings, config, SystemRandom()))
     except PylogbrokerError as error:
         os.write(2, f"{error}\n".encode())
         return 1

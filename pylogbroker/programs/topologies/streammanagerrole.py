@@ -5,17 +5,16 @@ role.
 
 from __future__ import annotations
 
-from random import Random, SystemRandom
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 
-from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.net.deferreds import asDeferred, closeAll
 from pylogbroker.net.timer import wallMs
 from pylogbroker.programs.topologies.executor import adoptListener
-from pylogbroker.programs.topologies.process import ProcessSpec
+from pylogbroker.programs.topologies.process import RoleContext
 from pylogbroker.programs.topologies.zookeepersession import connectedStates
 from pylogbroker.topologies.control import tcpEndpoints
 from pylogbroker.topologies.messages import STREAM_MANAGER, Hello, Metrics
@@ -31,13 +30,9 @@ log = Logger()
 class StreamManagerRole:
     """The role of a stream manager; see L{IRole}."""
 
-    def __init__(
-        self, reactor: Any, spec: ProcessSpec, settings: TopologySettings, random: SystemRandom
-    ) -> None:
+    def __init__(self, reactor: Any, context: RoleContext) -> None:
         self._reactor = reactor
-        self._spec = spec
-        self._settings = settings
-        self._random = random
+        self._spec, self._settings, _config, self._random = context
         self._ending: Deferred[None] = Deferred()
 
     @asDeferred

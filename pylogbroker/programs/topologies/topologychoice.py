@@ -5,16 +5,15 @@ and the command must choose alike.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.topologies.topology import Topology, loadTopologies
 
 
-def chosenTopology(path: str, name: str | None, settings: TopologySettings) -> Topology:
+def chosenTopology(path: str, name: str | None, config: Mapping[str, str]) -> Topology:
     """
-    A topology of a file, with the keys that C{settings} have over its own. Blocks.
+    A topology of a file, with other keys over its configuration. Blocks.
 
     @param name: L{None}: the only one.
     @raise ConfigurationError: the file cannot be used; it has no such topology, or several; a key
@@ -28,9 +27,4 @@ def chosenTopology(path: str, name: str | None, settings: TopologySettings) -> T
     name = name or next(iter(found))
     if name not in found:
         raise ConfigurationError(f"{path} has no topology {name}; it has: {', '.join(found)}")
-    topology = found[name]
-    given: Any = settings.topology  # texts by key, since it is a prefix
-    changes = {f"topology.{key}": value for key, value in given.items()}
-    topology = topology._replace(config={**topology.config, **changes})
-    topology.options  # noqa: B018 # raises what is wrong
-    return topology
+    return found[name].withConfig(config)

@@ -61,7 +61,9 @@ COMMANDS = (
                 "the folder of logs and metrics; overrides state.dir of the property file",
             ),
             option("--config FILE", "a property file for the processes", dest="propertyFile"),
-            changesOption("a property, which overrides the file; also a key topology.… of Heron"),
+            changesOption(
+                "a property, which overrides the file; or a key of the topology's configuration"
+            ),
         ),
         """\
 examples:

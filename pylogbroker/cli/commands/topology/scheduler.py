@@ -47,13 +47,13 @@ def prepareSubmit(options: Namespace, streams: Streams) -> None:
     if options.stateDir is not None:
         changes.append(f"state.dir={options.stateDir}")
     properties = properties.withOverrides(changes)
-    settings = TopologySettings.fromProperties(properties, streams.warn)
-    topology = chosenTopology(options.file, options.topology, settings)
+    settings, config = TopologySettings.split(properties, streams.warn)
+    topology = chosenTopology(options.file, options.topology, config)
     options.packing = packRoundRobin(
         topology, options.containers or topology.options.containerCount
     )
     options.chosen, options.topologySettings = topology, settings
-    options.properties = dict(properties)
+    options.properties = properties
     # One that listens at the usual port is taken, as the other commands do.
     if not settings.zkConnect and options.zookeeperPort and _isTaken(options.zookeeperPort):
         options.properties["zk.connect"] = f"{HOST}:{options.zookeeperPort}"
@@ -86,7 +86,7 @@ async def submit(options: Namespace, streams: Streams) -> int:
 
 
 async def _run(options: Namespace, streams: Streams) -> int:
-    settings = TopologySettings.fromProperties(options.properties)
+    settings, _config = TopologySettings.split(options.properties)
     client = ZookeeperClient.fromSettings(streams.reactor, settings)
     await client.connect()
     try:
