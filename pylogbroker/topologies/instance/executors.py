@@ -121,7 +121,7 @@ class ThreadExecutor:
             while not runner.isClosed:
                 self._work.clear()
                 wait = runner.turn()
-                if wait != 0:
+                if wait != 0 and not runner.isClosed:
                     self._work.wait(wait)
         except BaseException:  # the author's code may raise anything
             failure = Failure()

@@ -337,6 +337,7 @@ class SpoutRunner(Runner):
         if isActive == self._isActive:
             return
         self._isActive = isActive
+        self._goOn()
         self._method = "activate" if isActive else "deactivate"
         if isActive:
             self.component.activate()
@@ -371,13 +372,12 @@ class SpoutRunner(Runner):
                     self._stoppedSince = seconds()
                 break
             if self._stoppedSince is not None:
-                self._stoppedSeconds += seconds() - self._stoppedSince
-                self._stoppedSince = None
+                self._goOn()
             before = collector.emittedCount
             nextTuple()
             called += 1
             if collector.emittedCount == before:
-                wait = self._idleDelay
+                wait = self._idleDelay if called == 1 else self._knobs.idleDelay
                 self._idleDelay = min(wait * 2, self._knobs.idleDelayMax)
                 self.handledCount += called
                 return wait
@@ -387,6 +387,12 @@ class SpoutRunner(Runner):
                 return 0.0
         self.handledCount += called
         return None
+
+    def _goOn(self) -> None:
+        """Nothing stops it any more."""
+        if self._stoppedSince is not None:
+            self._stoppedSeconds += self._seconds() - self._stoppedSince
+            self._stoppedSince = None
 
     def _ackUntracked(self) -> None:
         """At most once, a tuple is acknowledged when it is sent."""
