@@ -126,6 +126,7 @@ class TopologyClient:
 
     @ivar address: C{host:port}; L{None}: it is not to connect.
     @ivar connection: the one that there is now, if any.
+    @ivar attempt: counts its connections, for C{Hello.attempt}.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class TopologyClient:
         """
         self.address: str | None = None
         self.connection: TopologyConnection | None = None
+        self.attempt = 0
         self._endpointTo = endpointTo
         self._handler = handler
         self._random = random
@@ -194,6 +196,7 @@ class TopologyClient:
     def connected(self, connection: TopologyConnection) -> None:
         """See L{IFrameHandler}."""
         self.connection = connection
+        self.attempt += 1
         self._handler.connected(connection)
 
     def controlReceived(self, connection: TopologyConnection, message: Control) -> None:

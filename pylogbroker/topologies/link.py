@@ -65,6 +65,7 @@ class LinkSender:
         "_amount",
         "_batchSize",
         "_chunks",
+        "_confirmed",
         "_isOpen",
         "_next",
         "_pieces",
@@ -91,6 +92,7 @@ class LinkSender:
         self._unconfirmed: deque[_Batch] = deque()
         self._next = 0  # of the unconfirmed ones, the first that this connection has not sent
         self._isOpen = False
+        self._confirmed = 0
 
     @property
     def heldSize(self) -> int:
@@ -174,6 +176,7 @@ class LinkSender:
         """
         if number > self.number:
             raise WireError(f"batch {number} is confirmed; {self.number} is the last one")
+        self._confirmed = max(number, self._confirmed)
         unconfirmed = self._unconfirmed
         while unconfirmed and unconfirmed[0].number <= number:
             self.unconfirmedSize -= len(unconfirmed.popleft().frame)
@@ -188,14 +191,13 @@ class LinkSender:
         @param received: the last number that this incarnation has.
         @raise WireError: no batch has this number.
         """
-        if isSameReceiver:
+        if isSameReceiver and received >= self._confirmed:  # it knows what it has confirmed
             self.confirm(received)
             if not self._unconfirmed:
                 self.number = received  # what followed was cleared
         else:
-            self.lostAmount += sum(batch.amount for batch in self._unconfirmed)
-            self._unconfirmed.clear()
-            self.unconfirmedSize = 0
+            self._forget()
+            self._confirmed = 0
         self._next = 0
         self._isOpen = True
 
@@ -209,8 +211,13 @@ class LinkSender:
         self.lostAmount += sum(chunk.amount for chunk in self._chunks)
         self._chunks.clear()
         self.unsentSize = 0
-        self.begin(False, 0)
+        self._forget()
         self.end()
+
+    def _forget(self) -> None:
+        self.lostAmount += sum(batch.amount for batch in self._unconfirmed)
+        self._unconfirmed.clear()
+        self.unconfirmedSize = 0
 
 
 class LinkReceiver:

@@ -54,6 +54,8 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
         none, or the other's incarnation is not known.
     @ivar peer: the other's incarnation that C{received} is about; 0: not known.
     @ivar address: C{host:port} where it can be reached itself; empty: nowhere.
+    @ivar attempt: counts the connections that the process has made to the other one: what it says
+        on a former one may arrive behind what it says on a later one, and is refused.
     """
 
     topology: str
@@ -64,6 +66,7 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     received: int = 0
     peer: int = 0
     address: str = ""
+    attempt: int = 0
 
 
 class Welcome(msgspec.Struct, tag=True, frozen=True):

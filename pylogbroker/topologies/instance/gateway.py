@@ -206,6 +206,7 @@ class Gateway:
                 epoch,
                 self._receiver.received,
                 self._peer,
+                attempt=self._client.attempt,
             )
         )
 

@@ -56,6 +56,11 @@ class Destination:
         return self._sender.unsentSize
 
     @property
+    def unconfirmedSize(self) -> int:
+        """Bytes under way, which the other end has not confirmed."""
+        return self._sender.unconfirmedSize
+
+    @property
     def lostCount(self) -> int:
         """Tuples under way to a process that has died: they were handled, or not."""
         return self._sender.lostAmount

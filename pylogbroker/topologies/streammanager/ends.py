@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = Logger()
 
+SENDER_COUNT_MAX = 16
+"""Processes, one after the other, that are remembered: what they have said may arrive late."""
+
 
 class AcceptedConnection:
     """A connection that another process has made, until and after it has said who it is."""
@@ -89,27 +92,58 @@ class AcceptedConnection:
             self._end.left(connection, reason)
 
 
+class _Sender:
+    """
+    A process that has connected.
+
+    @ivar attempt: counts its connections.
+    """
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.receiver = LinkReceiver()
+        self.attempt = 0
+
+
 class _Source:
     """
-    What sends batches to a stream manager.
+    What sends batches to a stream manager: an instance, or another stream manager.
 
-    @ivar receiver: of the incarnation that sends now.
+    What a process says on a connection that it has given up may arrive behind what it says on the
+    next one, and what a process has said before it died behind what its successor says. So the
+    latest attempt of the process that was seen last counts; a former process is taken only while
+    there is no connection.
     """
 
     def __init__(self, manager: StreamManager) -> None:
-        self.receiver = LinkReceiver()
         self._manager = manager
-        self._sender = 0  # its incarnation
+        self._senders: list[_Sender] = [_Sender(0)]  # in the order in which they were seen first
+        self._current = self._senders[0]
         self._connection: TopologyConnection | None = None
 
+    @property
+    def receiver(self) -> LinkReceiver:
+        """Of the process that sends now."""
+        return self._current.receiver
+
     def _greet(self, connection: TopologyConnection, hello: Hello) -> None:
+        senders, current = self._senders, self._current
+        found = next((each for each in senders if each.incarnation == hello.incarnation), None)
+        if found is None:
+            found = _Sender(hello.incarnation)
+            senders.append(found)
+            if len(senders) > SENDER_COUNT_MAX:
+                senders.remove(next(each for each in senders if each is not current))
+        elif found is current and hello.attempt < found.attempt:
+            raise WireError("it has connected again since")
+        elif self._connection is not None and senders.index(found) < senders.index(current):
+            raise WireError("a later process of it has connected since")
+        found.attempt = hello.attempt
+        self._current = found
         former, self._connection = self._connection, connection
         if former is not None:
             former.abort("it has connected again")
-        if hello.incarnation != self._sender:
-            self._sender = hello.incarnation
-            self.receiver = LinkReceiver()
-        connection.send(Welcome(self._manager.incarnation, self.receiver.received))
+        connection.send(Welcome(self._manager.incarnation, found.receiver.received))
 
     def batchReceived(self, body: bytes) -> None:
         """
@@ -191,6 +225,8 @@ class InstanceEnd(_Source):
         """
         manager = self._manager
         self._greet(connection, hello)
+        if hello.incarnation != self.destination.incarnation:
+            manager.forgetTrees(hello.id)
         if manager.plan is not None:
             connection.send(PlanPushed(manager.plan))
         if self.isSpout and manager.areSpoutsStopped:
@@ -257,7 +293,7 @@ class PeerSender:
 
     def connected(self, connection: TopologyConnection) -> None:
         """See C{IFrameHandler}."""
-        connection.send(self._manager.hello())
+        connection.send(self._manager.hello(self.client.attempt))
 
     def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
         """See C{IFrameHandler}."""

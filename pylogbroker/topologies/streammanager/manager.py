@@ -166,8 +166,12 @@ class StreamManager:
 
     # -- the plan
 
-    def hello(self) -> Hello:
-        """What it says to the master and to other stream managers."""
+    def hello(self, attempt: int) -> Hello:
+        """
+        What it says to the master and to other stream managers.
+
+        @param attempt: of the connection, among those to that process.
+        """
         epoch = 0 if self.plan is None else self.plan.epoch
         return Hello(
             self.topology,
@@ -176,6 +180,7 @@ class StreamManager:
             self.incarnation,
             epoch=epoch,
             address=self._address,
+            attempt=attempt,
         )
 
     def setPlan(self, plan: PhysicalPlan) -> None:
@@ -251,7 +256,6 @@ class StreamManager:
         """
         if self.plan is None:
             return None
-        end: InstanceEnd | PeerEnd
         if hello.topology != self.topology:
             self._refuse(connection, f"this is topology {self.topology}, not {hello.topology}")
         if hello.role == INSTANCE:
@@ -259,17 +263,24 @@ class StreamManager:
             if found is None:
                 self._refuse(connection, f"task {hello.id} is not in container {self.container}")
             else:
-                if hello.incarnation != found.destination.incarnation:
-                    self._acker.forget(hello.id)
-                found.begin(connection, hello)
-                return found
+                return self._begin(found, connection, hello)
         elif hello.role == STREAM_MANAGER:
             if hello.id not in self._peers:
                 self._refuse(connection, f"container {hello.id} is not in the plan")
-            end = self._sources.setdefault(hello.id, PeerEnd(self, hello.id))
-            end.begin(connection, hello)
-            return end
+            peer = self._sources.setdefault(hello.id, PeerEnd(self, hello.id))
+            return self._begin(peer, connection, hello)
         raise self._refuse(connection, f"no {hello.role} connects to a stream manager")
+
+    @staticmethod
+    def _begin(
+        end: InstanceEnd | PeerEnd, connection: TopologyConnection, hello: Hello
+    ) -> InstanceEnd | PeerEnd:
+        try:
+            end.begin(connection, hello)
+        except WireError as error:
+            end.left(connection, str(error))
+            raise
+        return end
 
     def _refuse(self, connection: TopologyConnection, reason: str) -> Any:
         connection.send(Refused(reason))
@@ -350,6 +361,10 @@ class StreamManager:
         for end in unconfirmed:
             end.confirm()
 
+    def forgetTrees(self, task: int) -> None:
+        """A spout's process is another one."""
+        self._acker.forget(task)
+
     # -- back pressure
 
     def _tellPressure(self) -> None:
@@ -380,6 +395,7 @@ class StreamManager:
         totals: Counter[str] = Counter()
         for target in self._destinations():
             totals[f"queued.bytes.{target.name}"] += target.queuedSize
+            totals[f"unconfirmed.bytes.{target.name}"] += target.unconfirmedSize
             totals[f"tuples.dropped.{target.name}"] += target.droppedCount
             totals[f"tuples.lost.{target.name}"] += target.lostCount
         values.update(sorted(totals.items()))
@@ -397,7 +413,7 @@ class _MasterEnd:
         self._manager = manager
 
     def connected(self, connection: TopologyConnection) -> None:
-        connection.send(self._manager.hello())
+        connection.send(self._manager.hello(self._manager._master.attempt))
 
     def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
         if isinstance(message, PlanPushed):

@@ -208,7 +208,9 @@ class GatewayTests(SynchronousTestCase):
         self.instance(numbersTopology(), SPOUT)
         manager = self.accept()
         incarnation = self.gateway.incarnation
-        self.assertEqual(manager.controls, [Hello("numbers", INSTANCE, SPOUT, incarnation)])
+        self.assertEqual(
+            manager.controls, [Hello("numbers", INSTANCE, SPOUT, incarnation, attempt=1)]
+        )
         self.advance(0.1)
         self.assertIsNone(self.gateway.runner)
         manager.send(self.plan(PAUSED))

@@ -135,6 +135,7 @@ class ScriptedInstance:
                 self.incarnation,
                 received=self.receiver.received,
                 peer=self.peer,
+                attempt=self.client.attempt,
             )
         )
 

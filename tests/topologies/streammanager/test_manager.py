@@ -400,6 +400,7 @@ class GreetingTests(SynchronousTestCase):
         """Anything before the welcome, and what its kind does not say, ends the connection."""
         instance = Hello(TOPOLOGY, INSTANCE, 1, 5)
         peer = Hello(TOPOLOGY, STREAM_MANAGER, 2, 5)
+        own = self.all.instances[2].incarnation
         cases: list[list[Control | bytes]] = [
             [BackPressure(1, True)],
             [encodeBatch(1, [])],
@@ -407,11 +408,38 @@ class GreetingTests(SynchronousTestCase):
             [b"\xff\xff\xff\xff"],
             [instance, instance],
             [peer, peer],
-            [Hello(TOPOLOGY, INSTANCE, 1, 5, received=1)],
+            [Hello(TOPOLOGY, INSTANCE, 2, own, received=99, attempt=9)],
         ]
         for messages in cases:
             self.assertTrue(self.connect(*messages).reason, messages)
         self.all.advance(1)
+
+    def test_late(self) -> None:
+        """
+        What a process has said on a connection that it has given up, or before its successor came,
+        counts no more when it arrives late; what it sent before is known still.
+        """
+        two = self.all.instances[2]
+        late = Hello(TOPOLOGY, INSTANCE, 2, two.incarnation)
+        self.assertEqual(self.connect(late).said, [])
+        two.process.kill()
+        self.all.advance(1)
+        again = self.all.startInstance(1, 2)
+        again.send((TUPLES, 3, b"a"))
+        self.all.advance()
+        self.assertEqual(self.connect(late).said, [])  # refused, as the former process is
+        unknown = self.connect(Hello(TOPOLOGY, INSTANCE, 2, 77))
+        self.assertIsInstance(unknown.said[0], Welcome)  # which of them is dead, cannot be known
+        self.all.advance(1)
+        self.assertTrue(again.client.connection is None or not again.peer)
+        self.all.cut(self.all.instances[3].process)  # it is the unknown one that is
+        self.all.advance(3)
+        again.send((TUPLES, 3, b"b"))
+        self.all.advance(1)
+        self.assertEqual(self.all.instances[3].tuples(), [b"a", b"b"])
+        for number in range(100, 120):
+            self.connect(Hello(TOPOLOGY, INSTANCE, 2, number))
+        self.assertLess(len(self.all.managers[1]._instances[2]._senders), 20)
 
     def test_silence(self) -> None:
         """A connection that says nothing is closed in 10 seconds."""
@@ -520,7 +548,13 @@ class PlanTests(SynchronousTestCase):
         self.all.advance(1)
         [hello] = first[0].said
         expected = Hello(
-            TOPOLOGY, STREAM_MANAGER, 1, self.manager.incarnation, epoch=EPOCH, address="h1:7000"
+            TOPOLOGY,
+            STREAM_MANAGER,
+            1,
+            self.manager.incarnation,
+            epoch=EPOCH,
+            address="h1:7000",
+            attempt=1,
         )
         self.assertEqual(hello, expected)
         self.assertEqual(self.plans(1), [EPOCH, EPOCH + 1])
