@@ -60,6 +60,8 @@ from pylogbroker.topologies.messages import (
 from pylogbroker.topologies.plan import ACTIVE, PhysicalPlan
 from pylogbroker.topologies.topology import Topology
 
+log = Logger()
+
 STOP_DELAY_MS = 5_000
 """How long L{Gateway.stop} waits for the author's code, and for the last batches."""
 
@@ -97,7 +99,7 @@ class Gateway:
         self._executor = executor
         self._random = random
         self._knobs = knobs
-        self._log = RateLimitedLogger(reactor, Logger())
+        self._log = RateLimitedLogger(reactor, log)
         self._client = TopologyClient(reactor, endpointTo, self, random.random)
         self._confirmTimer = Timer(reactor)
         self._stopTimer = Timer(reactor)
@@ -190,6 +192,9 @@ class Gateway:
 
     def runnerFailed(self, failure: Failure) -> None:
         """See L{IRunnerOwner}."""
+        log.error(
+            "The component has raised, and the instance ends: {trace}", trace=failure.getTraceback()
+        )
         self._finish(failure)
 
     # The connection.

@@ -210,8 +210,10 @@ class Runner:
         except WireError:
             raise
         except (Exception, SystemExit) as error:  # the author's code
-            raise ComponentFailedError(
-                f"{self.where}, in {self._method}", _describe(error)
+            where = f"{self.where}, in {self._method}"
+            # With the author's frames, since a Failure does not show those of a cause.
+            raise ComponentFailedError(where, _describe(error)).with_traceback(
+                error.__traceback__
             ) from error
         self._busySeconds += self._seconds() - begun
         self._flush()
