@@ -59,6 +59,14 @@ class TopologySettings(Settings):
         "10000",
         "The longest time in milliseconds until a process that has died is started again.",
     )
+    processSilenceMaxMs = ownKey(
+        "process.silence.max.ms",
+        Integer(0),
+        "15000",
+        "How long a process may give no sign of life, in milliseconds: then it has hung, or was"
+        " stopped, and is killed and started again. A component may work, or sleep, for longer."
+        " 0: for ever.",
+    )
     streamManagerHighWaterMark = ownKey(
         "stream.manager.high.water.mark",
         SIZE,

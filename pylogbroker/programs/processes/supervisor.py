@@ -7,6 +7,9 @@ What must be true:
   - A process that has ended in order is not started again, unless L{RestartPolicy} says so. One
   that has died is, after a delay that grows. When it dies more often than the policy allows, all
   are ended, and the supervisor fails.
+  - With L{RestartPolicy.silenceSeconds}, a process that was heard and is not any more has hung, or
+  was stopped: it is killed, and so started again. Time for which the supervisor itself did not run
+  does not count.
   - What a process writes is passed on in whole lines; what cannot be written yet is not read.
 """
 
@@ -20,11 +23,15 @@ from typing import Any, ClassVar, NamedTuple
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import asDeferred, gatherSettled
 from pylogbroker.retry import Backoff, RetryDelays
+
+SILENCE_CHECKS = 5
+"""Looks at a process within L{RestartPolicy.silenceSeconds}."""
 
 LINE_SIZE_MAX = 64 << 10
 """Bytes; a longer line is passed on in pieces."""
@@ -45,6 +52,8 @@ class RestartPolicy(NamedTuple):
     @ivar countMax: the most new starts within L{seconds}; L{None}: no limit.
     @ivar stopSeconds: how long a process may take to end in order; then it is killed.
     @ivar restartsAll: whether one that has ended in order is started again, too.
+    @ivar silenceSeconds: how long a process may write nothing to C{reportFd}, from its first line
+        there on; 0: for ever.
     """
 
     delays: RetryDelays
@@ -52,6 +61,7 @@ class RestartPolicy(NamedTuple):
     seconds: float
     stopSeconds: float
     restartsAll: bool = False
+    silenceSeconds: float = 0
 
 
 class ProcessCommand(NamedTuple):
@@ -135,9 +145,11 @@ class _Supervised:
         self._deaths: deque[float] = deque()
         self._starting: Any = None  # a timer
         self._late: Any = None
+        self._silenceCount: int | None = None  # None: it has not been heard yet
 
     def start(self) -> None:
         self._starting = None
+        self._silenceCount = None
         command, reportFd = self._command, self._supervisor.reportFd
         pipes: dict[int, Any] = {0: "w", 1: "r", 2: "r", **command.descriptors}
         if reportFd:
@@ -159,6 +171,7 @@ class _Supervised:
 
     def reported(self, line: bytes, isFinal: bool) -> bool:
         """@return: whether the process is the last one; C{isFinal}: as before."""
+        self._silenceCount = 0
         final = self._supervisor.reported(self.name, line)
         return isFinal if final is None else final
 
@@ -199,6 +212,20 @@ class _Supervised:
                 )
             )
         self.whenEnded.callback(None)
+
+    def check(self) -> None:
+        """Kill a process that has hung; called at intervals."""
+        if self.process is None or self._silenceCount is None:
+            return
+        self._silenceCount += 1
+        if self._silenceCount > SILENCE_CHECKS:
+            self._silenceCount = None
+            supervisor = self._supervisor
+            supervisor.say(
+                f"{supervisor.noun} {self.name} has given no sign of life for"
+                f" {supervisor.policy.silenceSeconds:g} s; it is killed"
+            )
+            self.signal("KILL")
 
     def stop(self) -> None:
         """End it in order, or after the policy's time by force."""
@@ -280,10 +307,20 @@ class ProcessSupervisor:
         """
         for each in self._supervised:
             each.start()
+        checking = LoopingCall(self._check)
+        checking.clock = self.reactor
+        if self.policy.silenceSeconds:
+            checking.start(self.policy.silenceSeconds / SILENCE_CHECKS, now=False)
         await gatherSettled([each.whenEnded for each in self._supervised])
+        if checking.running:
+            checking.stop()
         await self.write(1, b"")  # behind all that they have written
         if self._failure is not None:
             raise self._failure
+
+    def _check(self) -> None:
+        for each in self._supervised:
+            each.check()
 
     def stop(self) -> None:
         """End all in order; C{run} tells when that is done."""

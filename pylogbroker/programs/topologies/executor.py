@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -32,6 +33,7 @@ from pylogbroker.programs.topologies.process import (
     INSTANCE,
     MASTER,
     METRICS_MANAGER,
+    SIGN_FD,
     STREAM_MANAGER,
     ProcessSpec,
     RoleContext,
@@ -54,10 +56,33 @@ STOP_SECONDS_MAX = 15
 _BACKLOG = 128
 
 
-def restartPolicy(settings: TopologySettings) -> RestartPolicy:
-    """Whatever ends is started again, for as long as the topology lives."""
-    delays = RetryDelays(200, settings.restartDelayMaxMs)
-    return RestartPolicy(delays, None, RESTART_SECONDS, STOP_SECONDS_MAX, restartsAll=True)
+class TopologySupervisor(ProcessSupervisor):
+    """
+    Supervises processes of a topology: what ends is started again, for as long as the topology
+    lives.
+    """
+
+    reportFd = SIGN_FD
+
+    def __init__(
+        self,
+        reactor: Any,
+        commands: Mapping[str, ProcessCommand],
+        write: Callable[[int, bytes], Awaitable[None]],
+        say: Callable[[str], object],
+        random: Callable[[], float],
+        settings: TopologySettings,
+    ) -> None:
+        """As of L{ProcessSupervisor}."""
+        policy = RestartPolicy(
+            RetryDelays(200, settings.restartDelayMaxMs),
+            None,
+            RESTART_SECONDS,
+            STOP_SECONDS_MAX,
+            restartsAll=True,
+            silenceSeconds=settings.processSilenceMaxMs / 1000,
+        )
+        super().__init__(reactor, commands, write, say, random, policy)
 
 
 class ContainerExecutor:
@@ -66,7 +91,7 @@ class ContainerExecutor:
     def __init__(self, reactor: Any, context: RoleContext) -> None:
         self._reactor = reactor
         self._spec, self._settings, _config, self._random = context
-        self._supervisor: ProcessSupervisor | None = None
+        self._supervisor: TopologySupervisor | None = None
         self._isStopping = False
         self._waiting: Deferred[Any] | None = None
         self._sockets: list[socket.socket] = []
@@ -103,13 +128,13 @@ class ContainerExecutor:
             await closeAll(client.close())
 
     async def _supervise(self, definition: TopologyDefinition, states: StateManager) -> None:
-        self._supervisor = ProcessSupervisor(
+        self._supervisor = TopologySupervisor(
             self._reactor,
             self._commands(definition),
             self._write,
             lambda text: log.warn("{text}", text=text),
             self._random.random,
-            restartPolicy(self._settings),
+            self._settings,
         )
         if self._isStopping:
             return

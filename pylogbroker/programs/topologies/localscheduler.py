@@ -19,8 +19,8 @@ from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import asDeferred
-from pylogbroker.programs.processes.supervisor import ProcessCommand, ProcessSupervisor
-from pylogbroker.programs.topologies.executor import restartPolicy
+from pylogbroker.programs.processes.supervisor import ProcessCommand
+from pylogbroker.programs.topologies.executor import TopologySupervisor
 from pylogbroker.programs.topologies.process import EXECUTOR, ProcessSpec
 from pylogbroker.topologies.plan import (
     KILLED,
@@ -105,9 +105,7 @@ class LocalScheduler:
             folder = str(self.directory / f"container-{number}")
             spec = ProcessSpec(EXECUTOR, definition.name, number, path, folder)
             commands[f"container-{number}"] = ProcessCommand(spec.words, keepsInput=True)
-        self.supervisor = ProcessSupervisor(
-            reactor, commands, write, say, random.random, restartPolicy(settings)
-        )
+        self.supervisor = TopologySupervisor(reactor, commands, write, say, random.random, settings)
 
     @asDeferred
     async def run(self) -> None:

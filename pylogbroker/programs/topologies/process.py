@@ -10,6 +10,7 @@ What must be true:
   - C{SIGTERM} ends it in order, with status 0. A failure ends it with status 1.
   - When its standard input ends, its parent is gone, and it ends at once: what the parent has held,
   such as the node of a container, is another one's then.
+  - It gives a sign of life each L{SIGN_SECONDS} for as long as its reactor runs.
   - It imports what its role needs, and no more: there may be hundreds of instances on a machine.
 """
 
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
 from twisted.logger import (
     FilteringLogObserver,
     Logger,
@@ -45,6 +47,11 @@ log = Logger()
 
 EXECUTOR, MASTER, STREAM_MANAGER = "executor", "master", "stream-manager"
 METRICS_MANAGER, INSTANCE = "metrics-manager", "instance"
+
+SIGN_FD = 4
+"""The descriptor to which it writes a line as a sign of life."""
+
+SIGN_SECONDS = 0.5
 
 _ROLES = {
     EXECUTOR: ("pylogbroker.programs.topologies.executor", "ContainerExecutor"),
@@ -164,6 +171,13 @@ def _beginLog(spec: ProcessSpec, settings: TopologySettings) -> None:
     globalLogBeginner.beginLoggingTo([observer])
 
 
+def _giveSign() -> None:
+    try:
+        os.write(SIGN_FD, b"\n")
+    except OSError:
+        pass  # the parent does not read at present, or is gone, which its input tells
+
+
 def _run(reactor: Any, role: IRole) -> int:
     """@return: the exit status."""
     statuses: list[int] = []
@@ -185,6 +199,10 @@ def _run(reactor: Any, role: IRole) -> int:
         # Behind the reactor's own handlers, which would end it out of order.
         signal.signal(signal.SIGTERM, lambda *_: reactor.callFromThread(role.stop))
         reactor.addReader(parent)
+        os.set_blocking(SIGN_FD, False)
+        signing = LoopingCall(_giveSign)
+        signing.clock = reactor
+        signing.start(SIGN_SECONDS)
         role.run().addBoth(ended)
 
     keepTimers(reactor, bootSeconds)

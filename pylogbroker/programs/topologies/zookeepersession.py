@@ -15,6 +15,7 @@ from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import SessionExpiredException, ZookeeperError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
 from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.net.timer import Timer
 from pylogbroker.topologies.statemanager import ROOT, StateManager
 from pylogbroker.zookeeper.client import ZookeeperClient
 
@@ -52,9 +53,10 @@ class SessionLease:
         self._clock = clock
         self._zookeeper = zookeeper
         self._seconds = zookeeper.session_timeout / 1000
-        self._lastSeconds = clock.seconds()
         self._isAsking = False
         self._over: Deferred[None] = Deferred()
+        self._ending = Timer(clock)
+        self._livedAt(clock.seconds())
         self._remove: Callable[[], None] = zookeeper.add_session_listener(self._changed)
         self._beating = LoopingCall(self._beat)
         self._beating.clock = clock
@@ -67,6 +69,7 @@ class SessionLease:
     def stop(self) -> None:
         """Watch no more."""
         self._remove()
+        self._ending.stop()
         if self._beating.running:
             self._beating.stop()
 
@@ -74,10 +77,14 @@ class SessionLease:
         if event in (SessionEvent.EXPIRED, SessionEvent.CLOSED):
             self._end("the session with ZooKeeper has ended")
 
+    def _livedAt(self, seconds: float) -> None:
+        """The session lived then: so it lasts at least a time-out from then."""
+        left = max(seconds + self._seconds - self._clock.seconds(), 0)
+        reason = f"ZooKeeper has not answered within the session's {self._seconds:g} s"
+        self._ending.start(left * 1000, self._end, reason)
+
     def _beat(self) -> None:
-        if self._clock.seconds() - self._lastSeconds >= self._seconds:
-            self._end(f"ZooKeeper has not answered within the session's {self._seconds:g} s")
-        elif not self._isAsking:
+        if not self._isAsking:
             self._ask()
 
     @asDeferred
@@ -86,7 +93,8 @@ class SessionLease:
         sent = self._clock.seconds()
         try:
             await self._zookeeper.exists(ROOT)
-            self._lastSeconds = sent
+            if not self._over.called and self._beating.running:
+                self._livedAt(sent)
         except ZookeeperError:
             pass  # the next one tells
         finally:

@@ -160,8 +160,8 @@ class PrometheusSink:
             for _source, metrics in sorted(self._last.items())
             for name, value in sorted(metrics.values.items())
         ]
-        sentence = "What a process of a topology has counted since it began, or measures."
-        return render([Family("pylogbroker_topology_value", sentence, samples)])
+        text = "What a process of a topology has counted since it began, or measures."
+        return render([Family("pylogbroker_topology_value", text, samples)])
 
     def close(self) -> Deferred[None]:
         """See L{IMetricsSink}."""
