@@ -128,7 +128,7 @@ class LogClientSettings(Settings):
     requestTimeoutMs = ConfigKey(
         "request.timeout.ms",
         POSITIVE,
-        "30000",
+        "10000",
         "How long a request may take, retries included, in milliseconds.",
     )
     metadataMaxAgeMs = ConfigKey(

@@ -9,7 +9,6 @@ of them is the set's: after a restart the whole set is read again.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -39,12 +38,17 @@ from pylogbroker.errors import (
 from pylogbroker.net.endpointstrings import SocketAddress, brokerEndpoint, endpoint
 from pylogbroker.records.compression import NONE
 from pylogbroker.records.messageset import MessageSet
-from pylogbroker.retry import Backoff, RetryDelays
 from pylogbroker.syncclient.clustermetadata import ZookeeperMetadata
 from pylogbroker.syncclient.connection import sleep
 from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
 from pylogbroker.syncclient.syncproducer import SyncProducer
-from pylogbroker.topologies.log.logclients import LogMessage, LogRecord, ReadResult, byPartition
+from pylogbroker.topologies.log.logclients import (
+    AwayBrokers,
+    LogMessage,
+    LogRecord,
+    ReadResult,
+    byPartition,
+)
 from pylogbroker.types import LATEST as LATEST_TIME
 from pylogbroker.types import AnyPartition, BrokerPartition, OffsetBounds, PartitionId
 
@@ -52,10 +56,6 @@ FETCH_SIZE_MAX = 64 << 20
 """Bytes of an entry that can be read."""
 
 SEGMENT_COUNT_MAX = 1_000_000
-AWAY_DELAYS = RetryDelays(200, 5_000)
-"""Between attempts to read from a broker that does not answer."""
-
-log = logging.getLogger(__name__)
 
 
 def _of2011(partitions: Iterable[AnyPartition]) -> list[PartitionId]:
@@ -95,13 +95,11 @@ class Kafka07LogReader:
         self._topics = list(topics)
         self._paths = GroupPaths(group)
         self._metadata = _metadata(settings)
-        self._clock = clock
-        self._random = random
         self._pause = pause
         self._addresses: dict[int, BrokerAddress] = {}
         self._consumers: dict[int, SimpleConsumer] = {}
         self._sizes: dict[PartitionId, int] = {}
-        self._away: dict[int, tuple[Backoff, float]] = {}
+        self._away = AwayBrokers(clock, random)
 
     def partitions(self) -> list[AnyPartition]:
         self._addresses = self._metadata.brokers()
@@ -153,6 +151,24 @@ class Kafka07LogReader:
             found[each] = OffsetBounds(offsets[-1], offsets[0])
         return found
 
+    def ends(self, partitions: Collection[AnyPartition]) -> Mapping[AnyPartition, int]:
+        found: dict[AnyPartition, int] = {}
+        for each in _of2011(partitions):
+            broker = each.partition.broker
+            if self._away.mustWait(broker):
+                continue
+            try:
+                found[each] = self._offsetsBefore(each, LATEST_TIME)[0]
+            except (BrokerConnectionError, NoBrokersError, ZookeeperError) as error:
+                self._isAway(broker, error)
+        return found
+
+    def _isAway(self, broker: int, error: Exception) -> None:
+        self._away.failed(broker, error)
+        self._addresses.pop(broker, None)  # it may come back elsewhere
+        if consumer := self._consumers.pop(broker, None):
+            consumer.close()
+
     def _offsetsBefore(self, where: PartitionId, time: int) -> list[int]:
         """Newest first; of a partition that its broker has not yet created, 0."""
         topic, (broker, number) = where
@@ -198,9 +214,7 @@ class Kafka07LogReader:
     def _fetch(
         self, broker: int, places: Sequence[PartitionId], positions: Mapping[AnyPartition, int]
     ) -> Sequence[tuple[PartitionId, MessageSet]]:
-        backoff, notBefore = self._away.get(broker, (Backoff(self._random, AWAY_DELAYS), 0.0))
-        if self._clock() < notBefore:
-            raise BrokerConnectionError(f"broker {broker} did not answer and is asked again later")
+        self._away.check(broker)
         least = self._settings.maxPartitionFetchBytes
         try:
             sets = self._consumer(broker).multifetch(
@@ -209,13 +223,9 @@ class Kafka07LogReader:
                 for where in places
             )  # fmt: skip
         except (BrokerConnectionError, NoBrokersError) as error:
-            log.warning("Broker %d does not answer: %s", broker, error)
-            self._away[broker] = backoff, self._clock() + backoff.failed() / 1000
-            self._addresses.pop(broker, None)  # it may come back elsewhere
-            if consumer := self._consumers.pop(broker, None):
-                consumer.close()
+            self._isAway(broker, error)
             raise
-        self._away.pop(broker, None)
+        self._away.succeeded(broker)
         return list(zip(places, sets, strict=True))
 
     def _take(

@@ -39,6 +39,7 @@ from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
 from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.topologies.log.logclients import (
+    AwayBrokers,
     LogMessage,
     LogRecord,
     ReadResult,
@@ -46,6 +47,9 @@ from pylogbroker.topologies.log.logclients import (
     isTransient,
 )
 from pylogbroker.types import AnyPartition, OffsetBounds, TopicPartition
+
+CONNECT_TIMEOUT_MS = 2_000
+"""For a broker that does not answer; then the others are asked who leads its partitions now."""
 
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
@@ -63,7 +67,13 @@ def openCluster(settings: LogClientSettings) -> KafkaCluster:
         endpoint(brokerEndpoint(settings.brokerEndpoint, each))
         for each in settings.bootstrapServers or ()
     ]
-    return KafkaCluster(addresses, settings.clientId, settings.requestTimeoutMs, login=login)
+    return KafkaCluster(
+        addresses,
+        settings.clientId,
+        settings.requestTimeoutMs,
+        login=login,
+        connectTimeoutMs=min(CONNECT_TIMEOUT_MS, settings.requestTimeoutMs),
+    )
 
 
 def _isTooLarge(error: PylogbrokerError) -> bool:
@@ -79,10 +89,22 @@ def _today(partitions: Collection[AnyPartition]) -> list[TopicPartition]:
 class KafkaLogReader:
     """See L{pylogbroker.topologies.log.logclients.ILogReader}."""
 
-    def __init__(self, settings: LogSpoutSettings, topics: Sequence[str], group: str) -> None:
+    def __init__(
+        self,
+        settings: LogSpoutSettings,
+        topics: Sequence[str],
+        group: str,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        """
+        @param clock: gives seconds.
+        @param random: gives numbers from 0 up to, not including, 1.
+        """
         self._settings = settings
         self._topics = list(topics)
         self._group = group
+        self._away = AwayBrokers(clock, random)
         self._cluster = openCluster(settings)
         self._reader = RecordReader(
             self._cluster, {}, settings.maxPartitionFetchBytes, settings.isolationLevel
@@ -133,10 +155,73 @@ class KafkaLogReader:
         last = self._cluster.offsetsAt(places, times.LATEST, self._settings.isolationLevel)
         return {each: OffsetBounds(first[each], last[each]) for each in places}
 
+    def ends(self, partitions: Collection[AnyPartition]) -> Mapping[AnyPartition, int]:
+        ends: dict[AnyPartition, int] = {}
+        for number, places in self._byLeader(partitions)[0].items():
+            try:
+                found = self._cluster.offsets(
+                    places, times.LATEST, self._settings.isolationLevel, isRetried=False
+                )
+            except (BrokerConnectionError, ResponseError) as error:
+                if not isTransient(error):
+                    raise
+                self._away.failed(number, error)
+                self._cluster.forget()
+            else:
+                for where, each in found.items():
+                    if not isinstance(each, ResponseError):
+                        ends[where] = each[0]
+        return ends
+
     def read(self, positions: Mapping[AnyPartition, int], waitMs: int) -> ReadResult:
+        records: list[LogRecord] = []
+        behind = dict(positions)
+        byLeader, failure = self._byLeader(positions)
+        for at, (number, places) in enumerate(byLeader.items()):
+            isLast = at + 1 == len(byLeader)
+            try:
+                self._readFrom(places, behind, records, waitMs if isLast and not records else 0)
+            except (BrokerConnectionError, ResponseError) as error:
+                if not isTransient(error):
+                    raise
+                self._away.failed(number, error)
+                failure = error
+            else:
+                self._away.succeeded(number)
+        if failure is not None:
+            self._cluster.forget()
+            if not records:
+                raise failure
+        return ReadResult(records, behind)
+
+    def _byLeader(
+        self, partitions: Collection[AnyPartition]
+    ) -> tuple[dict[int, list[TopicPartition]], PylogbrokerError | None]:
+        """The partitions that can be asked for, and why others cannot."""
+        found: dict[int, list[TopicPartition]] = {}
+        failure: PylogbrokerError | None = None
+        for where in _today(partitions):
+            try:
+                number = self._cluster.leader(where)
+                self._away.check(number)
+            except (BrokerConnectionError, ResponseError) as error:
+                if not isTransient(error):
+                    raise
+                failure = error
+            else:
+                found.setdefault(number, []).append(where)
+        return found, failure
+
+    def _readFrom(
+        self,
+        places: Sequence[TopicPartition],
+        behind: dict[AnyPartition, int],
+        records: list[LogRecord],
+        waitMs: int,
+    ) -> None:
         reader = self._reader
-        reader.positions = {each: positions[each] for each in _today(positions)}
-        records = [
+        reader.positions = {each: behind[each] for each in places}
+        found = [
             LogRecord(
                 where,
                 each.offset,
@@ -146,9 +231,10 @@ class KafkaLogReader:
                 each.timestampMs,
                 each.headers,
             )
-            for where, each in reader.poll(waitMs)
+            for where, each in reader.poll(waitMs, isRetried=False)
         ]
-        return ReadResult(records, dict(reader.positions.items()))
+        records += found
+        behind.update(reader.positions.items())
 
     def close(self) -> None:
         self._cluster.close()

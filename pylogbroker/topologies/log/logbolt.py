@@ -76,11 +76,8 @@ class LogBolt(Bolt):
             logProperties(LogBoltSettings, config, self._properties), log.warning
         )
         self._context = context
-        self._writer: ILogWriter = (
-            KafkaLogWriter(settings, context.seconds, context.random)
-            if settings.bootstrapServers
-            else Kafka07LogWriter(settings, context.seconds, context.random)
-        )
+        kind = KafkaLogWriter if settings.bootstrapServers else Kafka07LogWriter
+        self._writer: ILogWriter = kind(settings, context.seconds, context.random)
 
     def process(self, tup: StreamTuple) -> None:
         """

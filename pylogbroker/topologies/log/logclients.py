@@ -7,7 +7,8 @@ All calls block. Errors that pass, such as those of a broker that restarts, are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pylogbroker.config.topologies.logsettings import StartPosition
@@ -19,10 +20,17 @@ from pylogbroker.errors import (
 )
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.records.recordbatch import Headers
+from pylogbroker.retry import Backoff, RetryDelays
 from pylogbroker.types import AnyPartition, OffsetBounds
 
 TRANSIENT_ERRORS = (BrokerConnectionError, NoBrokersError, ZookeeperError, ResponseError)
 """May pass; of a L{ResponseError} its C{isRetriable} says whether it does."""
+
+
+AWAY_DELAYS = RetryDelays(200, 5_000)
+"""Between attempts to read from a broker that does not answer."""
+
+log = logging.getLogger(__name__)
 
 
 def isTransient(error: BaseException) -> bool:
@@ -115,6 +123,9 @@ class ILogReader(Protocol):
     def bounds(self, partitions: Collection[AnyPartition]) -> Mapping[AnyPartition, OffsetBounds]:
         """What the log has."""
 
+    def ends(self, partitions: Collection[AnyPartition]) -> Mapping[AnyPartition, int]:
+        """Where partitions end; those whose brokers do not answer are left out."""
+
     def read(self, positions: Mapping[AnyPartition, int], waitMs: int) -> ReadResult:
         """
         Read on.
@@ -142,6 +153,40 @@ class ILogWriter(Protocol):
 
     def close(self) -> None:
         """Close all connections."""
+
+
+class AwayBrokers:
+    """Brokers that did not answer, and are asked again later: each time later."""
+
+    def __init__(self, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        """
+        @param clock: gives seconds.
+        @param random: gives numbers from 0 up to, not including, 1.
+        """
+        self._clock = clock
+        self._random = random
+        self._away: dict[int, tuple[Backoff, float]] = {}
+
+    def mustWait(self, broker: int) -> bool:
+        """Whether it is not yet time to ask a broker again."""
+        return broker in self._away and self._clock() < self._away[broker][1]
+
+    def check(self, broker: int) -> None:
+        """
+        @raise BrokerConnectionError: it is not yet time to ask this broker again.
+        """
+        if self.mustWait(broker):
+            raise BrokerConnectionError(f"broker {broker} did not answer and is asked again later")
+
+    def failed(self, broker: int, error: Exception) -> None:
+        """It did not answer."""
+        log.warning("Broker %d does not answer: %s", broker, error)
+        backoff = self._away.get(broker, (Backoff(self._random, AWAY_DELAYS), 0.0))[0]
+        self._away[broker] = backoff, self._clock() + backoff.failed() / 1000
+
+    def succeeded(self, broker: int) -> None:
+        """It has answered."""
+        self._away.pop(broker, None)
 
 
 def byPartition(

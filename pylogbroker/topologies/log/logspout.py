@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, ClassVar
@@ -60,6 +60,8 @@ from pylogbroker.topologies.topology import TopologyOptions
 from pylogbroker.types import AnyPartition
 
 LAG_INTERVAL_MS = 10_000
+DISCOVERY_INTERVAL_MS = 1_000
+"""Between attempts to find partitions, when brokers are away or a topic is not there."""
 
 _DEAD_LETTER_HEADER = "pylogbroker.dead-letter."
 
@@ -140,24 +142,23 @@ class LogSpout(Spout):
             settings.replayBackoffMs, max(settings.replayBackoffMs, settings.replayBackoffMaxMs)
         )
         self._backoff = Backoff(context.random, READ_DELAYS)
-        self._failingSince: float | None = None
+        self._troubles: dict[str, float] = {}
+        self._isFirst = True
         self._notBefore = self._commitAt = self._discoverAt = self._lagAt = 0.0
         self._reader = self._openReader(settings.groupId or context.topology)
 
     def _openReader(self, group: str) -> ILogReader:
-        settings = self._settings
-        if settings.bootstrapServers:
-            return KafkaLogReader(settings, self._topics, group)
-        context = self._context
-        return Kafka07LogReader(settings, self._topics, group, context.seconds, context.random)
+        settings, topics, context = self._settings, self._topics, self._context
+        kind = KafkaLogReader if settings.bootstrapServers else Kafka07LogReader
+        return kind(settings, topics, group, context.seconds, context.random)
 
     def deactivate(self) -> None:
         """Commit what is acknowledged."""
-        self._carryOut(self._commit)
+        self._carryOut("Positions cannot be committed", self._commit)
 
     def close(self) -> None:
         """Commit what is acknowledged, and close the connections."""
-        self._carryOut(self._commit)
+        self._carryOut("Positions cannot be committed", self._commit)
         self._reader.close()
         if self._deadLetters is not None:
             self._deadLetters.close()
@@ -178,9 +179,12 @@ class LogSpout(Spout):
             return
         if now < self._notBefore:
             return
-        self._carryOut(lambda: self._keepUp(now))
-        if not self._waiting and now >= self._notBefore:
-            self._carryOut(self._read)
+        self._keepUp(now)
+        if not self._waiting:
+            if self._carryOut("The log cannot be read", self._read):
+                self._backoff.succeeded()
+            else:
+                self._notBefore = self._context.seconds() + self._backoff.failed() / 1000
         while self._waiting:
             if self._emit(self._waiting.popleft()):
                 return
@@ -238,7 +242,9 @@ class LogSpout(Spout):
         )
         if how == STOP:
             raise PylogbrokerError(f"{text}, and replay.exhausted is {STOP}")
-        if how == DEAD_LETTER and not self._carryOut(lambda: self._bury(record, text)):
+        if how == DEAD_LETTER and not self._carryOut(
+            "Dead letters cannot be written", lambda: self._bury(record, text)
+        ):
             self._replayLater(failed)  # until its dead letter is written
             return
         log.warning("%s and is left out", text)
@@ -248,12 +254,9 @@ class LogSpout(Spout):
     def _bury(self, record: LogRecord, text: str) -> None:
         settings = self._settings
         if self._deadLetters is None:
-            random = self._context.random
-            self._deadLetters = (
-                KafkaLogWriter(settings, self._context.seconds, random)
-                if settings.bootstrapServers
-                else Kafka07LogWriter(settings, self._context.seconds, random)
-            )
+            kind = KafkaLogWriter if settings.bootstrapServers else Kafka07LogWriter
+            context = self._context
+            self._deadLetters = kind(settings, context.seconds, context.random)
         more = {"reason": text, "topic": record.topic, "offset": str(record.offset)}
         more["partition"] = str(record.partition).removeprefix(record.topic)[1:]
         headers = [(_DEAD_LETTER_HEADER + name, each.encode()) for name, each in more.items()]
@@ -266,10 +269,11 @@ class LogSpout(Spout):
 
     # -- the log
 
-    def _carryOut(self, act: Any) -> bool:
+    def _carryOut(self, trouble: str, act: Callable[[], object]) -> bool:
         """
-        Do what needs the brokers. When they are away, nothing is asked for a while.
+        Do what needs the brokers.
 
+        @param trouble: what is said once when they are away.
         @return: whether it is done.
         """
         try:
@@ -277,35 +281,33 @@ class LogSpout(Spout):
         except PylogbrokerError as error:
             if not isTransient(error):
                 raise
-            now = self._context.seconds()
-            if self._failingSince is None:
-                self._failingSince = now
-                log.warning("The log cannot be used now, and is tried again: %s", error)
-            self._notBefore = now + self._backoff.failed() / 1000
+            if trouble not in self._troubles:
+                self._troubles[trouble] = self._context.seconds()
+                log.warning("%s now, and it is tried again: %s", trouble, error)
             return False
-        if self._failingSince is not None:
-            log.warning(
-                "The log can be used again, after %.1f s",
-                self._context.seconds() - self._failingSince,
-            )
-            self._failingSince = None
-        self._backoff.succeeded()
+        since = self._troubles.pop(trouble, None)
+        if since is not None:
+            log.warning("%s: over after %.1f s", trouble, self._context.seconds() - since)
         return True
 
     def _keepUp(self, now: float) -> None:
-        """What is done by time: new partitions, commits, metrics."""
+        """
+        What is done by time: new partitions, commits, metrics. What cannot be done now does not
+        keep records from being read.
+        """
         settings = self._settings
         if now >= self._discoverAt:
-            self._discover(isFirst=not self._discoverAt)
-            self._discoverAt = now + settings.metadataMaxAgeMs / 1000
+            isDone = self._carryOut("Partitions cannot be found", self._discover)
+            delayMs = settings.metadataMaxAgeMs if isDone else DISCOVERY_INTERVAL_MS
+            self._discoverAt = now + delayMs / 1000
         if now >= self._commitAt:
-            self._commit()
+            self._carryOut("Positions cannot be committed", self._commit)
             self._commitAt = now + settings.autoCommitIntervalMs / 1000
-        if now >= self._lagAt:
+        if now >= self._lagAt and self._progress:
             self._measureLag()
             self._lagAt = now + LAG_INTERVAL_MS / 1000
 
-    def _discover(self, isFirst: bool) -> None:
+    def _discover(self) -> None:
         context, share = self._context, self._reader.share
         new = [
             each
@@ -313,12 +315,13 @@ class LogSpout(Spout):
             if each not in self._progress and share(each) % context.parallelism == context.taskIndex
         ]
         if not new:
+            self._isFirst = False
             return
         found = dict(self._reader.committed(new))
         rest = [each for each in new if each not in found]
         if rest:
             # A partition that comes later has only records of since it came.
-            start = self._settings.autoOffsetReset if isFirst else StartPosition(EARLIEST)
+            start = self._settings.autoOffsetReset if self._isFirst else StartPosition(EARLIEST)
             starts = self._starts(rest, start)
             # If this instance dies now, the next one begins here, and not at a later end.
             self._reader.commit(starts)
@@ -327,6 +330,7 @@ class LogSpout(Spout):
             self._progress[each] = PartitionProgress(found[each])
             self._committed[each] = found[each]
             log.info("%s is read from offset %d", each, found[each])
+        self._isFirst = False
 
     def _starts(
         self, partitions: Collection[AnyPartition], start: StartPosition
@@ -350,10 +354,8 @@ class LogSpout(Spout):
             self._committed.update(due)
 
     def _measureLag(self) -> None:
-        if not self._progress:
-            return
-        for where, bounds in self._reader.bounds(list(self._progress)).items():
-            lag = max(0, bounds.end - self._progress[where].committable)
+        for where, end in self._reader.ends(list(self._progress)).items():
+            lag = max(0, end - self._progress[where].committable)
             self._context.counter(f"log.lag.{where}", lag - self._lags.get(where, 0))
             self._lags[where] = lag
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet import reactor
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.cluster.kafkapartitioner import keyPartition
 from pylogbroker.errors import ConfigurationError, PylogbrokerError, TupleError
 from pylogbroker.net.endpointstrings import endpoint
+from pylogbroker.programs.localcluster import LocalCluster
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.records.recordbatch import Record
@@ -560,3 +563,56 @@ class LogBoltTests(KafkaLogCase):
         """A property with an impossible value is refused."""
         with self.assertRaises(ConfigurationError):
             self.bolt(Harness(), compression_type="rar")
+
+
+class TwoBrokersTests(TestCase):
+    """L{LogSpout} on a cluster of two brokers, whose topic has a partition on each."""
+
+    async def test_oneIsAway(self) -> None:
+        """While a broker is away, the partitions of the other one are read."""
+        properties = {
+            "log.flush.interval": "1",
+            "log.flush.acks.all": "false",
+            "log.flush.before.read": "false",
+            "num.partitions": "2",
+            "default.replication.factor": "1",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.num.partitions": "1",
+        }
+        brokers = LocalCluster(reactor, self.mktemp(), 2, properties)
+        self.addCleanup(brokers.stop)
+        await brokers.start()
+        servers = ",".join(brokers.addresses.values())
+        addresses = [endpoint(f"tcp:{each}") for each in servers.split(",")]
+        cluster = KafkaCluster(addresses, connectTimeoutMs=1_000)
+        self.addCleanup(cluster.close)
+        harness = Harness()
+        config = {
+            "topology.reliability.mode": "ATLEAST_ONCE",
+            "bootstrap.servers": servers,
+            "request.timeout.ms": 2_000,
+            "fetch.max.wait.ms": 10,
+        }
+        spout = Values("clicks")
+
+        def begin() -> None:
+            cluster.partitions("clicks", isCreating=True)
+            for where in (T0, T1):
+                RecordWriter(cluster).write(where, [Record(0, 0, None, b"first")])
+            harness.start(spout, config)
+            harness.takeFrom(spout, 2)
+
+        await deferToThread(begin)
+        leaders = {each: await deferToThread(cluster.leader, each) for each in (T0, T1)}
+        self.assertEqual(set(leaders.values()), {1, 2})
+        await brokers.stopBroker(leaders[T1])
+
+        def whileOneIsAway() -> None:
+            for value in (b"a", b"b"):
+                cluster.forget()
+                RecordWriter(cluster).write(T0, [Record(0, 0, None, value)])
+                self.assertEqual(harness.valuesFrom(spout, 1), [value])
+
+        await deferToThread(whileOneIsAway)
+        spout._reader.close()
