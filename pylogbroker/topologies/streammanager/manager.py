@@ -118,6 +118,7 @@ class StreamManager:
         self._isStopped = False
         self.factory = Factory.forProtocol(self._accept)  # for the port that it listens on
         self.factory.noisy = False
+        self.factory.noisy = False
 
     # -- life
 

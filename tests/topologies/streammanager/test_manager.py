@@ -4,6 +4,9 @@ Stream managers: what is routed where, what is dropped, what is welcomed and ref
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec import structs
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
@@ -581,6 +584,27 @@ class PlanTests(SynchronousTestCase):
         counts = [len(each) for each in masters]
         self.all.advance(5)
         self.assertEqual([len(each) for each in masters], counts)
+
+    def test_peerMisbehaves(self) -> None:
+        """Another stream manager that refuses, or says what none says, is connected to again."""
+        process = self.all.instances[3].process
+        plan = physicalPlan({1: [1, 2], 3: [3]}, EPOCH + 1)
+        for port, answer in enumerate(
+            (Refused("no"), PlanPushed(plan), encodeBatch(1, []), Welcome(5)), 1
+        ):
+            told: list[_Told] = []
+
+            def accept(answer: Control | bytes = answer, told: list[_Told] = told) -> Any:
+                told.append(_Told(answer))
+                return TopologyConnection(told[-1])
+
+            process.listenTCP(port, Factory.forProtocol(accept))
+            address = {3: f"h2:{port}"}
+            self.manager.setPlan(structs.replace(plan, streamManagers=address))
+            self.all.advance(3)
+            isTaken = isinstance(answer, Welcome)
+            self.assertEqual(bool(told[0].reason), not isTaken)
+            self.assertEqual(len(told) > 1, not isTaken)
 
     def test_noTimeouts(self) -> None:
         """Trees need not time out."""
