@@ -72,11 +72,13 @@ TLS = ["twisted[tls]"]
 SPARK = ["pyspark[sql]>=4.2,<5", "pandas>=2.2,<3", "protobuf>=6"]
 AVRO = ["avro>=1.12,<2", "fastavro>=1.9,<2"]
 TASKS = ["rocksdict>=0.3.24,<0.4"]
+TOPOLOGIES = ["msgspec>=0.19,<1"]
 TEST = [
     *TLS,
     *SPARK,
     *AVRO,
     *TASKS,
+    *TOPOLOGIES,
     "aiokafka[lz4,snappy,zstd]>=0.14",
     "confluent-kafka[schemaregistry]>=2.6",
     "coverage[toml]>=7.10",
@@ -135,6 +137,7 @@ setup(
         "spark": SPARK,
         "avro": AVRO,
         "tasks": TASKS,
+        "topologies": TOPOLOGIES,
         "test": TEST,
         "fuzz": ["atheris>=2.3"],
         "dev": [*TEST, "pre-commit>=3.5", "towncrier>=23.11"],

@@ -686,3 +686,24 @@ class MissingTimestampError(PylogbrokerError):
 
 class TaskOutputError(PylogbrokerError):
     """A task sent a message to a topic that is no output of its job."""
+
+
+class TupleError(PylogbrokerError):
+    """
+    A component of a topology emitted what it cannot emit. Nothing of it was sent. The text names
+    the component and the stream.
+    """
+
+
+class ComponentFailedError(PylogbrokerError):
+    """
+    The code of a component of a topology raised.
+
+    @ivar where: topology, component, task and method.
+    @ivar reason: what it raised.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason

@@ -146,6 +146,18 @@ _TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
+        "topology",
+        {
+            "topology submit": "Run a topology on this machine, in containers of processes.",
+            "topology list": "Print the topologies that run, and their states.",
+            "topology describe": "Print a topology's components, its instances, and what they "
+            "have counted.",
+            "topology activate": "Let the spouts of a topology emit again.",
+            "topology deactivate": "Let the spouts of a topology rest.",
+            "topology kill": "End a topology.",
+        },
+    ),
+    (
         "user",
         {
             "user list": "Print the users that have a password for SCRAM.",
@@ -228,6 +240,7 @@ _NOUNS = {
     "offset": "Offsets of a partition.",
     "group": "Consumer groups: members, lag, and changes of committed offsets.",
     "task": "Jobs, whose tasks read topics, keep state and write topics.",
+    "topology": "Topologies of spouts and bolts, which handle streams of tuples.",
     "user": "Users and their passwords, for SASL SCRAM.",
     "metadata": "Metadata of topics of today's Kafka.",
     "perf": "How fast messages can be published and read with Kafka 0.7's protocol.",

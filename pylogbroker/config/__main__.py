@@ -24,6 +24,8 @@ from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.config.keys import ConfigKey, Settings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
+from pylogbroker.config.topologies.logsettings import LogBoltSettings, LogSpoutSettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 
 _HEAD = """\
 # Settings
@@ -103,6 +105,27 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
             " a folder in `/tmp`. See [tasks](tasks.md)."
         ),
         KafkaTaskSettings,
+    ),
+    (
+        "Topologies",
+        (
+            "Of the processes of a topology, which `pylogbroker topology submit` starts. Other"
+            " keys of its file are the topology's own. See [topologies](topologies.md)."
+        ),
+        TopologySettings,
+    ),
+    (
+        "Log spout",
+        (
+            "Of `pylogbroker.topologies.log.LogSpout`, as keys of its component or of the topology."
+            " See [topologies](topologies.md#the-log)."
+        ),
+        LogSpoutSettings,
+    ),
+    (
+        "Log bolt",
+        "Of `pylogbroker.topologies.log.LogBolt`, likewise.",
+        LogBoltSettings,
     ),
     (
         "Audited producer",

@@ -291,6 +291,28 @@ def hasCoroutines(kind: type) -> bool:
     )
 
 
+def runFile(path: str) -> dict[str, Any]:
+    """
+    Run a file of an author's, as a program that may import its neighbours. Blocks.
+
+    @return: its global names.
+    @raise ConfigurationError: the file cannot be read or raises; it says in which line.
+    """
+    if not Path(path).is_file():
+        raise ConfigurationError(f"{path}: there is no such file")
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return runpy.run_path(path)
+    except (Exception, SystemExit) as error:  # the author's code
+        lines = [each.lineno for each in extract_tb(error.__traceback__) if each.filename == path]
+        where = f"{path}, line {lines[-1]}" if lines else path
+        raise ConfigurationError(
+            f"{where}: {type(error).__name__}: {describeError(error)}"
+        ) from error
+
+
 def loadJobs(path: str) -> dict[str, Job]:
     """
     Run a job file. Blocks.
@@ -298,21 +320,8 @@ def loadJobs(path: str) -> dict[str, Job]:
     @return: its jobs, by name.
     @raise ConfigurationError: the file cannot be read or raises; it has no job, or two of one name.
     """
-    if not Path(path).is_file():
-        raise ConfigurationError(f"{path}: there is no such file")
-    folder = str(Path(path).resolve().parent)
-    if folder not in sys.path:  # as for a program: it may import its neighbours
-        sys.path.insert(0, folder)
-    try:
-        found: dict[str, Any] = runpy.run_path(path)
-    except (Exception, SystemExit) as error:  # the author's code
-        lines = [each.lineno for each in extract_tb(error.__traceback__) if each.filename == path]
-        where = f"{path}, line {lines[-1]}" if lines else path
-        raise ConfigurationError(
-            f"{where}: {type(error).__name__}: {describeError(error)}"
-        ) from error
     jobs: dict[str, Job] = {}
-    for value in found.values():
+    for value in runFile(path).values():
         if isinstance(value, Job) and jobs.setdefault(value.name, value) is not value:
             raise ConfigurationError(f"{path}: two jobs are named {value.name}")
     if not jobs:

@@ -1,5 +1,6 @@
 """
-A file system in memory that loses unsynced data when the power is cut.
+A file system in memory that loses unsynced data when the power is cut. A module of its own, since
+the tests of everything that writes files stand on it.
 
 It keeps two states: what programs see, and what the disk has. A write, a truncation, a new, renamed
 or removed name is in the first at once, and in the second after C{sync} of the file, or

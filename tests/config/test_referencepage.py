@@ -23,6 +23,8 @@ from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
+from pylogbroker.config.topologies.logsettings import LogBoltSettings, LogSpoutSettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -61,6 +63,9 @@ class PageTests(SynchronousTestCase):
                 KafkaAdminSettings.keys,
                 KafkaSourceSettings.keys[len(KafkaConsumerSettings.keys) :],
                 [key for key in KafkaTaskSettings.keys if key not in KafkaClientSettings.keys],
+                TopologySettings.keys,
+                LogSpoutSettings.keys,
+                LogBoltSettings.keys,
                 AuditedSettings.keys,
                 [KafkaAuditedSettings.auditEnvelope],
                 AuditorSettings.keys,

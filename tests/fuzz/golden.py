@@ -11,9 +11,11 @@ from random import Random
 from typing import Any
 
 from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.topologies import messages
 from tests.fuzz import judge
 from tests.protocol.kafka.randommessages import randomMessage
 from tests.records.goldenbatches import goldenBatches
+from tests.topologies.streammanager.containers import physicalPlan
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
 
@@ -110,6 +112,30 @@ def kafkaMessages(isResponse: bool) -> list[bytes]:
     return found
 
 
+def topologyFrames() -> list[bytes]:
+    """The bodies of a frame of each kind between processes of a topology, and of some batches."""
+    plan = physicalPlan({1: [1, 2], 2: [3]})
+    controls: list[messages.Control] = [
+        messages.Hello("words", messages.INSTANCE, 3, 1 << 60, 5, 7, 9, "h1:7000"),
+        messages.Welcome(1 << 60, 7),
+        messages.Refused("no"),
+        messages.Confirm(300),
+        messages.PlanPushed(plan),
+        messages.BackPressure(2, True),
+        messages.Metrics(1, "7", "count", 5, 1_795_194_789_000, {"executed": 1.0}),
+    ]
+    numbers = messages.encodeNumbers([1, 5, 2, 7])
+    entries = [
+        messages.encodeEntry(kind, task, 2, numbers[:size])
+        for kind in range(6)
+        for task in (1, 2, 3, 9)
+        for size in (32, 16, 0)
+    ]
+    batches = [entries[:1], entries[:3], entries[:12], entries[2::12], entries]
+    frames = [messages.encodeBatch(number, each) for number, each in enumerate(batches, 1)]
+    return [frame[4:] for frame in [*map(messages.encodeControl, controls), *frames]]
+
+
 def samples(promise: str) -> list[bytes]:
     """What to begin with for a promise of L{tests.fuzz.promises}."""
     if promise == "requestStream":
@@ -128,6 +154,8 @@ def samples(promise: str) -> list[bytes]:
         return [bytes([codec]) + payload for payload in wrapperPayloads() for codec in (1, 2)]
     if promise == "compression":
         return [b"\x04" + payload for payload in wrapperPayloads()]
+    if promise == "topologyFrame":
+        return topologyFrames()
     made = [
         b"\xff\x00\x05\x80\x00hello\x00\x03\xff\x01\x00\x01\xff\x00",
         b"\xff\x00\x20\xff\x02\x00\x01\xff\x00abcdefgh",

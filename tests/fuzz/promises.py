@@ -14,9 +14,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 from crc32c import crc32c
+from twisted.internet.task import Clock
 
 from pylogbroker.errors import (
     CorruptCompressionError,
@@ -78,7 +80,10 @@ from pylogbroker.records.recordbatch import (
     iterateRecords,
     readHeader,
 )
+from pylogbroker.topologies import messages as topologymessages
+from pylogbroker.topologies.streammanager.manager import StreamManager
 from tests.fuzz import judge
+from tests.topologies.streammanager.containers import physicalPlan
 
 KEYS = tuple(ApiKey)
 ALL_KEYS = frozenset(ApiKey)
@@ -703,6 +708,56 @@ def _counts(found: Any) -> tuple[int, int, int]:
     return found.size, found.messageCount, found.offsetCount
 
 
+def topologyFrame(data: bytes) -> None:
+    """
+    The body of a frame between processes of a topology is a L{WireError}, or comes back from its
+    encoding; a stream manager routes each entry of a batch once, whole, in order, and undecoded.
+    """
+    if not data:
+        return
+    if data[0] != topologymessages.BATCH:
+        try:
+            message = topologymessages.decodeControl(data)
+        except WireError:
+            return
+        again = topologymessages.encodeControl(message)
+        demand(topologymessages.decodeControl(again[4:]) == message, message)
+        return
+    try:
+        number = topologymessages.batchNumber(data)
+        entries = topologymessages.decodeBatch(data)
+    except WireError:
+        return
+    pieces = [topologymessages.encodeEntry(*each) for each in entries]
+    demand(topologymessages.encodeBatch(number, pieces)[4:] == data, entries)
+    for each in entries:
+        try:
+            numbers = topologymessages.decodeNumbers(each.data)
+        except WireError:
+            demand(len(each.data) % 8 > 0, each)
+        else:
+            demand(topologymessages.encodeNumbers(numbers) == each.data, each)
+    manager = StreamManager(Clock(), "words", 1, _nowhere, Random(1))
+    manager.setPlan(physicalPlan({1: range(8)}))
+    try:
+        manager.route(data)
+    except WireError:  # what an acker was sent is not what it should be
+        return
+    for task in range(8):
+        sender = manager._instances[task].destination._sender
+        sender.begin(False, 0)
+        routed: list[topologymessages.BatchEntry] = []
+        while (frame := sender.take()) is not None:
+            routed += topologymessages.decodeBatch(frame[4:])
+        mine = [each for each in entries if each[:2] == (topologymessages.TUPLES, task)]
+        tuples = [each for each in routed if each.kind == topologymessages.TUPLES]
+        demand(tuples == mine, task, entries)
+
+
+def _nowhere(address: str) -> Any:
+    raise AssertionError(address)
+
+
 PROMISES: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
     for each in (
@@ -718,5 +773,6 @@ PROMISES: dict[str, Callable[[bytes], None]] = {
         kafkaRequest,
         kafkaResponse,
         kafkaBatch,
+        topologyFrame,
     )
 }

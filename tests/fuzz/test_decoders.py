@@ -91,6 +91,13 @@ class PromiseTests(SynchronousTestCase):
         """A batch is refused, or has the records that its header says; all checks agree."""
         self.promise("kafkaBatch")
 
+    def test_topologyFrame(self) -> None:
+        """
+        A frame of a topology is a WireError, or comes back from its encoding, and a batch is routed
+        whole.
+        """
+        self.promise("topologyFrame")
+
     def test_everyPromiseIsAskedFor(self) -> None:
         """Each promise has its test here."""
         self.assertEqual([name for name in PROMISES if not hasattr(self, f"test_{name}")], [])

@@ -35,6 +35,7 @@ from pylogbroker.config.keys import ConfigKey
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.registrysettings import RegistrySettings
+from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.metrics.brokermetrics import ClusterSnapshot, brokerFamilies
 from pylogbroker.programs.lifecycle import readLevels
 from tests.integration.brokerprocess import twistd
@@ -110,6 +111,12 @@ class PropertyTests(SynchronousTestCase):
             .name,
             "live",
         )
+
+    def test_topology(self) -> None:
+        """C{topology.properties} is valid as it is."""
+        properties = self.check("topology.properties", TopologySettings.keys)
+        settings = TopologySettings.fromProperties(properties, self.fail)
+        self.assertEqual(settings, TopologySettings.fromProperties({}, self.fail))
 
     def test_registry(self) -> None:
         """C{registry.properties} is valid as it is."""

@@ -15,6 +15,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
+from pylogbroker.programs.processes.supervisor import (
+    LINE_SIZE_MAX,
+    ProcessCommand,
+    ProcessDiedError,
+    ProcessSupervisor,
+    RestartPolicy,
+)
 from pylogbroker.programs.tasks import supervisor as module
 from pylogbroker.programs.tasks.report import ContainerReport
 from pylogbroker.programs.tasks.supervisor import ContainerDiedError, ContainerSupervisor
@@ -33,8 +40,8 @@ def report(**values: Any) -> str:
     return f"import os; os.write(3, {ContainerReport(**values).encode()!r}); "
 
 
-class SupervisorTests(TestCase):
-    """What becomes of processes."""
+class SupervisorCase(TestCase):
+    """What is said and written by processes."""
 
     timeout = 60
 
@@ -46,6 +53,14 @@ class SupervisorTests(TestCase):
     async def write(self, fd: int, lines: bytes) -> None:
         await deferLater(reactor, 0)
         self.written[fd] += lines
+
+    async def until(self, isTrue: Any) -> None:
+        while not isTrue():
+            await deferLater(reactor, 0.01)
+
+
+class SupervisorTests(SupervisorCase):
+    """What becomes of processes of containers."""
 
     def supervisor(self, **programs: str) -> ContainerSupervisor:
         """@param programs: Python, by a container's name."""
@@ -59,10 +74,6 @@ class SupervisorTests(TestCase):
         self.addCleanup(kill)
         return made
 
-    async def until(self, isTrue: Any) -> None:
-        while not isTrue():
-            await deferLater(reactor, 0.01)
-
     def ends(self, running: Deferred[Any]) -> Deferred[ContainerDiedError]:
         """The error with which the supervisor ends."""
         return self.assertFailure(running, ContainerDiedError)
@@ -72,7 +83,7 @@ class SupervisorTests(TestCase):
         All end with 0: so does the supervisor. Their lines are whole, with their names before them,
         and what they have done is counted.
         """
-        long = module.LINE_SIZE_MAX * 2
+        long = LINE_SIZE_MAX * 2
         supervisor = self.supervisor(
             a=f"{report(taskCount=1, handledCount=5)}print('one\\ntwo', end='')",
             b=f"{report(handledCount=2, failedCount=1)}import sys; sys.stderr.write('x' * {long})",
@@ -177,3 +188,83 @@ class SupervisorTests(TestCase):
         await supervisor.run()
         self.assertEqual(sum(each.handledCount for each in supervisor.reports()), 0)
         self.assertEqual(self.said, [])
+
+
+class ProcessSupervisorTests(SupervisorCase):
+    """What topologies ask for, beside the promises to tasks."""
+
+    def supervised(self, policy: RestartPolicy, reportFd: int = 0, **programs: Any) -> Any:
+        """@param programs: Python, or a command, by a process's name."""
+        kind: Any = type("Reported", (ProcessSupervisor,), {"reportFd": reportFd})
+        commands = {
+            name: ProcessCommand([sys.executable, "-c", each]) if isinstance(each, str) else each
+            for name, each in programs.items()
+        }
+        made = kind(reactor, commands, self.write, self.said.append, lambda: 0.5, policy)
+
+        def kill() -> None:
+            for pid in made.pids().values():
+                os.kill(pid, signal.SIGKILL)
+
+        self.addCleanup(kill)
+        return made
+
+    policy = RestartPolicy(RetryDelays(1, 1), None, 60, 60)
+
+    async def test_restartsAll(self) -> None:
+        """One that ends in order is started again if the policy says so, without a limit."""
+        supervisor = self.supervised(self.policy._replace(restartsAll=True), a="print('on')")
+        running = supervisor.run()
+        await self.until(lambda: supervisor.restartCount > 6)
+        self.assertRegex(self.said[0], "process a has ended with status 0; it is started again")
+        supervisor.stop()
+        await running
+
+    async def test_input(self) -> None:
+        """Standard input stays open if the command says so."""
+        text = "import sys; print('on', flush=True); sys.stdin.read(); print('off', flush=True)"
+        words = [sys.executable, "-c", text]
+        supervisor = self.supervised(
+            self.policy, a=ProcessCommand(words, keepsInput=True), b=ProcessCommand(words)
+        )
+        running = supervisor.run()
+        await self.until(lambda: b"[b] off" in self.written[1] and b"[a] on" in self.written[1])
+        self.assertNotIn(b"[a] off", self.written[1])
+        supervisor.stop()
+        await running
+
+    async def test_descriptors(self) -> None:
+        """A process gets descriptors of ours."""
+        reads, writes = os.pipe()
+        self.addCleanup(os.close, reads)
+        command = ProcessCommand(
+            [sys.executable, "-c", "import os; os.write(5, b'x')"], {5: writes}
+        )
+        supervisor = self.supervised(self.policy, a=command)
+        await supervisor.run()
+        os.close(writes)
+        self.assertEqual(os.read(reads, 9), b"x")
+
+    async def test_kill(self) -> None:
+        """All are ended at once, whatever they do with C{SIGTERM}."""
+        text = "import signal; signal.signal(15, signal.SIG_IGN); print('on', flush=True); "
+        supervisor = self.supervised(self.policy, a=f"{text}\nwhile True: signal.pause()")
+        running = supervisor.run()
+        await self.until(lambda: b"on" in self.written[1])
+        supervisor.kill(ProcessDiedError("reason"))
+        error = await self.assertFailure(running, ProcessDiedError)
+        self.assertEqual(str(error), "reason")
+
+    async def test_silence(self) -> None:
+        """One that is silent after a first sign of life is killed, and started again."""
+        sign = "import os, signal, time; os.write(3, b'\\n'); print('on', flush=True); "
+        policy = self.policy._replace(silenceSeconds=0.05)
+        supervisor = self.supervised(
+            policy, 3, silent=sign + "signal.pause()", mute="import signal; signal.pause()"
+        )
+        running = supervisor.run()
+        await self.until(lambda: supervisor.restartCount > 1)
+        self.assertIn("process silent has given no sign of life for 0.05 s", self.said[0])
+        self.assertFalse([each for each in self.said if "mute" in each])
+        supervisor.stop()
+        await running

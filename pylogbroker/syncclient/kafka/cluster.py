@@ -56,10 +56,12 @@ class KafkaCluster:
         pause: Callable[[float], None] = sleep,
         random: Callable[[], float] = lambda: 0.5,
         login: SaslLogin | None = None,
+        connectTimeoutMs: float | None = None,
     ) -> None:
         """
         @param bootstrap: brokers to begin with, one at least; one with TLS makes all be asked so.
         @param timeoutMs: for each response, and for all attempts together.
+        @param connectTimeoutMs: for connecting to a broker; L{None}: C{timeoutMs}.
         @param random: for jitter, numbers from 0 up to, not including, 1.
         @param login: for listeners with SASL.
         """
@@ -67,6 +69,7 @@ class KafkaCluster:
         self._bootstrap = list(bootstrap)
         self._clientId = clientId
         self._timeoutMs = timeoutMs
+        self._connectTimeoutMs = timeoutMs if connectTimeoutMs is None else connectTimeoutMs
         self._clock = clock
         self._pause = pause
         self._random = random
@@ -100,6 +103,7 @@ class KafkaCluster:
                 self._clientId,
                 self._timeoutMs,
                 self._login,
+                connectTimeoutMs=self._connectTimeoutMs,
                 clock=self._clock,
                 pause=self._pause,
             )
@@ -154,10 +158,14 @@ class KafkaCluster:
                 waitMs = backoff.failed()
                 if not isPassing or self._clock() * 1000 + waitMs > deadlineMs:
                     raise
-            self._leaders.clear()
-            self._coordinators.clear()
-            self._controller = -1
+            self.forget()
             self._pause(waitMs / 1000)
+
+    def forget(self) -> None:
+        """Ask anew who leads and coordinates: what is known has proved to be wrong."""
+        self._leaders.clear()
+        self._coordinators.clear()
+        self._controller = -1
 
     # -- metadata
 
@@ -281,7 +289,11 @@ class KafkaCluster:
         return self.attempt(ask)
 
     def offsets(
-        self, places: Iterable[TopicPartition], time: int, isCommitted: bool = False
+        self,
+        places: Iterable[TopicPartition],
+        time: int,
+        isCommitted: bool = False,
+        isRetried: bool = True,
     ) -> dict[TopicPartition, tuple[int, int] | ResponseError]:
         """
         Offsets by time.
@@ -289,6 +301,7 @@ class KafkaCluster:
         @param time: L{EARLIEST}, L{LATEST}, L{MAX_TIMESTAMP}, or milliseconds: the first record
             with that timestamp or a later one.
         @param isCommitted: the end is where the first open transaction begins.
+        @param isRetried: whether errors that pass are tried again until the time-out.
         @return: offset and timestamp, both -1 where there is no such record; or why not.
         @raise UnsupportedVersionError: a broker does not know L{MAX_TIMESTAMP}.
         """
@@ -335,7 +348,7 @@ class KafkaCluster:
                             found[where] = (part.offset, part.timestamp)
             return found
 
-        return self.attempt(ask)
+        return self.attempt(ask) if isRetried else ask()
 
     def offsetsAt(
         self, places: Iterable[TopicPartition], time: int, isCommitted: bool = False

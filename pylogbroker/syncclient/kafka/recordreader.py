@@ -65,17 +65,18 @@ class RecordReader:
         self._fetchSize = fetchSize
         self.positions = dict(positions)
 
-    def poll(self, waitMs: int) -> Iterator[tuple[TopicPartition, Record]]:
+    def poll(self, waitMs: int, isRetried: bool = True) -> Iterator[tuple[TopicPartition, Record]]:
         """
         Fetch once from every leader, and give out what came; the position of a partition is behind
         each record before it is given out.
 
         @param waitMs: how long the first leader may wait for a record.
+        @param isRetried: whether errors that pass are tried again until the cluster's time-out.
         @raise OffsetOutOfRangeError: a position is not in the log.
         @raise ResponseError: a partition cannot be read, and that does not pass.
         @raise FormatError: a batch is damaged.
         """
-        for where, data, aborted in self.fetch(waitMs):
+        for where, data, aborted in self.fetch(waitMs) if isRetried else self._fetch(waitMs):
             for batch, at, header in self.batches(where, data, aborted):
                 try:
                     for record in iterateRecords(batch, at, header):

@@ -18,8 +18,8 @@ from pylogbroker.interfaces import IZookeeper
 from pylogbroker.programs.interbroker import interBrokerClients
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.testing.powercut import PowerCutFileSystem
+from pylogbroker.testing.simulatednetwork import Network, Process
 from pylogbroker.types import TopicPartition
-from tests.simulation.cluster.network import Network, Process
 from tests.simulation.cluster.zookeeper import SimulatedZookeeper, SimulatedZookeeperClient
 
 PORT = 9092

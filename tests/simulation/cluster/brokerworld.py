@@ -19,8 +19,8 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.cluster.metadataimage import MetadataImage
 from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.testing.simulatednetwork import Network, Process, Scheduler
 from tests.simulation.cluster.brokers import PORT, SimulatedBroker, hostOf
-from tests.simulation.cluster.network import Network, Process, Scheduler
 from tests.simulation.cluster.zookeeper import SimulatedZookeeper
 from tests.simulation.coordinators.world import BrokenPromiseError
 

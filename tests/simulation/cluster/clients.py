@@ -25,9 +25,9 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
 )
 from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
+from pylogbroker.testing.simulatednetwork import Process
 from pylogbroker.types import TopicPartition
 from tests.simulation.cluster.ledger import Ledger, Outcome
-from tests.simulation.cluster.network import Process
 from tests.simulation.coordinators.world import BrokenPromiseError
 
 LOGS, COPIES = "logs", "copies"

@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import MultiFailedException, ZookeeperError
+from pylogbroker.testing.simulatednetwork import Process, Scheduler
 from pylogbroker.testing.zookeeper import FakeZookeeper, FakeZookeeperClient
-from tests.simulation.cluster.network import Process, Scheduler
 
 LATENCY_MS = 2.0
 RETRY_SECONDS = 0.2

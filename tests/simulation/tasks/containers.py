@@ -22,9 +22,9 @@ from pylogbroker.errors import (
 )
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.tasks.container import TaskContainer, TaskPhase
+from pylogbroker.testing.simulatednetwork import Network, Process
 from tests.simulation.cluster.brokers import UnorderedWorker
 from tests.simulation.cluster.clients import Properties
-from tests.simulation.cluster.network import Network, Process
 from tests.simulation.tasks.disks import Disk, DiskDirectory
 from tests.simulation.tasks.plans import Diary, Message, Plan
 from tests.simulation.tasks.streamplans import StreamPlan

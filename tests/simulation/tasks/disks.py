@@ -17,7 +17,7 @@ from pylogbroker.tasks.job import ROCKSDB, Store
 from pylogbroker.tasks.state.engines import ChangelogMark, IStoreEngine
 from pylogbroker.tasks.state.keyvaluestore import Entry
 from pylogbroker.tasks.state.memoryengine import MemoryEngine
-from tests.simulation.cluster.network import Process
+from pylogbroker.testing.simulatednetwork import Process
 
 
 class StoreFile:

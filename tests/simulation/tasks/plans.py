@@ -40,8 +40,8 @@ from pylogbroker.tasks.job import (
     Store,
 )
 from pylogbroker.tasks.serdes import STRING
+from pylogbroker.testing.simulatednetwork import Process
 from tests.simulation.cluster.ledger import LogRecord
-from tests.simulation.cluster.network import Process
 
 KEYS = "abcdef"
 BAD = "bad"

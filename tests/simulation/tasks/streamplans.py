@@ -46,8 +46,8 @@ from pylogbroker.tasks.streams import (
     table,
 )
 from pylogbroker.tasks.streams.steps import AGGREGATE, COUNT, INNER, LEFT, OUTER, REDUCE
+from pylogbroker.testing.simulatednetwork import Process
 from tests.simulation.cluster.ledger import LogRecord
-from tests.simulation.cluster.network import Process
 from tests.simulation.tasks.plans import BAD, KEYS, PARTITION_COUNTS, Diary, Message
 
 FORWARD, AGGREGATION, WINDOW_JOIN, TABLE_JOIN, TABLES, LOOKUP = KINDS = (

@@ -32,6 +32,7 @@ from pylogbroker.errors import PylogbrokerError
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.tasks.api import IncomingMessageEnvelope
 from pylogbroker.tasks.container import TaskContainer
+from pylogbroker.testing.simulatednetwork import Process
 from pylogbroker.types import TopicPartition
 from tests.simulation.cluster.brokerworld import (
     CLIENT_HOST,
@@ -42,7 +43,6 @@ from tests.simulation.cluster.brokerworld import (
     BrokerWorld,
 )
 from tests.simulation.cluster.ledger import LogRecord, committedOf, recordsOf
-from tests.simulation.cluster.network import Process
 from tests.simulation.coordinators.world import BrokenPromiseError
 from tests.simulation.tasks.containers import Machine, SimulatedContainer, SimulatedWriter
 from tests.simulation.tasks.judge import JobJudge, Judge, Read

@@ -1,5 +1,6 @@
 """
-Processes of a simulated cluster, and the network between them.
+Processes of a simulated cluster, and the network between them. A module of its own, since the
+simulator of topologies and the simulations of the tests stand on it.
 
 A L{Process} is a reactor as far as the code under test sees: it has a clock that may be too fast or
 too slow, and connects and listens by Twisted's own endpoints. It can be killed, and paused: what
@@ -98,12 +99,14 @@ class Scheduler:
     What is to be called when.
 
     @ivar now: seconds since the beginning, of no clock in particular.
+    @ivar callCountMax: calls after which it gives up.
     @ivar afterCall: called after each call of a process, with the process.
     """
 
     def __init__(self) -> None:
         self.now = 0.0
         self.callCount = 0
+        self.callCountMax: float = CALL_COUNT_MAX
         self.afterCall: Callable[[Process], None] = lambda process: None
         self._calls: list[tuple[float, int, DelayedCall]] = []
         self._number = 0
@@ -131,8 +134,9 @@ class Scheduler:
                 continue  # cancelled, or reset
             self.now = max(self.now, at)
             self.callCount += 1
-            if self.callCount > CALL_COUNT_MAX:
-                raise StuckError(f"more than {CALL_COUNT_MAX} calls until {self.now:.3f} s: {call}")
+            if self.callCount > self.callCountMax:
+                limit = self.callCountMax
+                raise StuckError(f"more than {limit} calls until {self.now:.3f} s: {call}")
             process = call.process
             if process is None:
                 call.make()
@@ -248,15 +252,10 @@ class Process:
         return self.network.listen(self, port, factory)
 
     def connectTCP(
-        self,
-        host: str,
-        port: int,
-        factory: Any,
-        timeout: float = 30,
-        bindAddress: tuple[str, int] | None = None,
+        self, host: str, port: int, factory: Any, *_more: Any, **options: Any
     ) -> Connector:
-        """As of a reactor."""
-        return self.network.connect(self, host, port, factory, timeout)
+        """As of a reactor, with C{timeout} in seconds."""
+        return self.network.connect(self, host, port, factory, options.get("timeout", 30))
 
     def addSystemEventTrigger(self, *_arguments: Any) -> None:
         """There are no such events."""
@@ -400,7 +399,7 @@ class Network:
     # -- connections
 
     def connect(
-        self, process: Process, host: str, port: int, factory: Any, timeout: float
+        self, process: Process, host: str, port: int, factory: Any, timeoutSeconds: float
     ) -> Connector:
         """Connect a process to a port."""
         connector = Connector(process, IPv4Address("TCP", host, port), factory)
@@ -412,7 +411,7 @@ class Network:
         def late() -> None:
             connector.fail(ConnectTimeoutError())
 
-        waiting = process.callLater(timeout, late)
+        waiting = process.callLater(timeoutSeconds, late)
 
         def reach() -> None:
             if (process.host, host) in self.cuts or (host, process.host) in self.cuts:

@@ -1,0 +1,3 @@
+"""
+Processes that a program starts and keeps running: of containers of tasks, and of topologies.
+"""

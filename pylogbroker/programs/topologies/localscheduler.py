@@ -1,0 +1,151 @@
+"""
+The local scheduler: an executor for each container of a topology, on this machine. A module of its
+own, since the command and tests run it.
+
+A scheduler submits a topology, starts an executor for each container, 0 among them, starts again
+what dies, and ends all when the topology is killed.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+from pylogbroker.config.topologies.topologysettings import TopologySettings
+from pylogbroker.errors import ZookeeperError
+from pylogbroker.interfaces import IZookeeper
+from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.programs.processes.supervisor import ProcessCommand
+from pylogbroker.programs.topologies.executor import TopologySupervisor
+from pylogbroker.programs.topologies.process import EXECUTOR, ProcessSpec
+from pylogbroker.topologies.plan import (
+    KILLED,
+    ComponentPlan,
+    InputPlan,
+    PackingPlan,
+    TopologyDefinition,
+)
+from pylogbroker.topologies.statemanager import StateManager
+from pylogbroker.topologies.topology import Topology
+
+PROPERTIES_FILE = "topology.properties"
+
+
+def definitionOf(
+    topology: Topology, packing: PackingPlan, file: str, timeMs: int
+) -> TopologyDefinition:
+    """
+    What the node of a topology says.
+
+    @param file: the path of its file.
+    @param timeMs: now, since the epoch.
+    """
+    components = tuple(
+        ComponentPlan(
+            name,
+            spec.isSpout,
+            spec.parallelism,
+            {stream: tuple(each.fields) for stream, each in spec.outputs.items()},
+            tuple(
+                InputPlan(source.component, source.stream, grouping.kind, grouping.fieldNames)
+                for source, grouping in spec.inputs.items()
+            ),
+        )
+        for name, spec in topology.components.items()
+    )
+    config = {
+        key: str(value)
+        for key, value in topology.config.items()
+        if isinstance(value, str | int | float)
+    }
+    return TopologyDefinition(
+        topology.name, os.path.abspath(file), _user(), timeMs, components, packing, config
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the user's number has no name
+        return str(os.getuid())
+
+
+class LocalScheduler:
+    """Runs a topology, until it is killed or L{stop} is called."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        zookeeper: IZookeeper,
+        definition: TopologyDefinition,
+        settings: TopologySettings,
+        properties: dict[str, str],
+        write: Callable[[int, bytes], Awaitable[None]],
+        say: Callable[[str], object],
+        random: SystemRandom,
+    ) -> None:
+        """
+        @param zookeeper: connected.
+        @param properties: as C{settings} were read from, with C{zk.connect}.
+        @param write: called with 1 or 2, standard output or error, and whole lines of executors.
+        @param say: called with a sentence for people.
+        """
+        self.states = StateManager(reactor, zookeeper, random.random)
+        self.directory = Path(os.path.abspath(settings.stateDir), definition.name)
+        self._definition = definition
+        self._properties = properties
+        self._say = say
+        path = str(self.directory / PROPERTIES_FILE)
+        commands = {}
+        for number in (0, *(each.number for each in definition.packing.containers)):
+            folder = str(self.directory / f"container-{number}")
+            spec = ProcessSpec(EXECUTOR, definition.name, number, path, folder)
+            commands[f"container-{number}"] = ProcessCommand(spec.words, keepsInput=True)
+        self.supervisor = TopologySupervisor(reactor, commands, write, say, random.random, settings)
+
+    @asDeferred
+    async def run(self) -> None:
+        """
+        Run it; once.
+
+        @return: fires with L{None} when all processes have ended, and the topology's nodes are
+            removed. Fails with L{pylogbroker.errors.ConfigurationError} when it runs already, and
+            with L{pylogbroker.errors.PylogbrokerError} otherwise.
+        """
+        await self.states.submit(self._definition)
+        self._writeProperties()
+        watch = self.states.watchState(self._definition.name, self._stateChanged)
+        try:
+            await self.supervisor.run()
+        finally:
+            watch.stop()
+            try:
+                await self.states.remove(self._definition.name)
+            except ZookeeperError as error:
+                self._say(f"the nodes of {self._definition.name} stay in ZooKeeper: {error}")
+
+    def stop(self) -> None:
+        """End the topology; C{run} tells when that is done."""
+        self.supervisor.stop()
+
+    def _stateChanged(self, state: str | None) -> None:
+        if state == KILLED:
+            self.supervisor.stop()
+
+    def _writeProperties(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{key}={_escaped(value)}\n" for key, value in self._properties.items())
+        path = self.directory / PROPERTIES_FILE
+        path.unlink(missing_ok=True)
+        # It may hold a password.
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+
+
+def _escaped(value: str) -> str:
+    """As a property file has it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

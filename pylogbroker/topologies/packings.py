@@ -1,0 +1,106 @@
+"""
+Packings: which container gets which instances of a topology. A module of its own, since master,
+schedulers and the simulator pack alike.
+
+Tasks are numbered from 1, by components in their order and then by index, whatever the packing: a
+topology that is packed otherwise keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.topologies.plan import ContainerPlan, InstancePlan, PackingPlan
+from pylogbroker.topologies.topology import Resources, Topology
+
+
+def instancesOf(topology: Topology) -> list[InstancePlan]:
+    """All instances, in the order of their tasks."""
+    instances: list[InstancePlan] = []
+    for spec in topology.components.values():
+        for index in range(spec.parallelism):
+            instances.append(InstancePlan(len(instances) + 1, spec.name, index, spec.isSpout))
+    return instances
+
+
+def packRoundRobin(topology: Topology, containerCount: int) -> PackingPlan:
+    """
+    Deal the instances out, one after the other: as Heron's C{RoundRobinPacking}, each container has
+    equally many, give or take one, and the instances of a component are spread.
+
+    @param containerCount: how many containers, without the master's.
+    @raise ConfigurationError: there are more containers than instances.
+    """
+    instances = instancesOf(topology)
+    if not 1 <= containerCount <= len(instances):
+        raise ConfigurationError(
+            f"topology {topology.name}: {len(instances)} instances cannot be dealt out to"
+            f" {containerCount} containers"
+        )
+    return PackingPlan(
+        tuple(
+            _container(topology, at + 1, instances[at::containerCount])
+            for at in range(containerCount)
+        )
+    )
+
+
+def packByResources(topology: Topology, capacity: Resources) -> PackingPlan:
+    """
+    First fit decreasing, as Heron's C{FirstFitDecreasingPacking}: the instances that ask for most
+    come first, and each goes to the first container that has room, or to a new one.
+
+    @param capacity: of a container; cores or bytes of 0: no limit.
+    @raise ConfigurationError: one instance alone asks for more.
+    """
+    asked = {name: spec.resources for name, spec in topology.components.items()}
+    bins: list[list[InstancePlan]] = []
+    left: list[Resources] = []
+    # sorted() keeps the order of equal ones, so that the answer is always the same.
+    for instance in sorted(
+        instancesOf(topology),
+        key=lambda each: (asked[each.component].ramSize, asked[each.component].cpu),
+        reverse=True,
+    ):
+        cpu, ramSize = asked[instance.component]
+        for at, room in enumerate(left):
+            if _fits(cpu, room.cpu, capacity.cpu) and _fits(
+                ramSize, room.ramSize, capacity.ramSize
+            ):
+                break
+        else:
+            if not _fits(cpu, capacity.cpu, capacity.cpu) or not _fits(
+                ramSize, capacity.ramSize, capacity.ramSize
+            ):
+                raise ConfigurationError(
+                    f"topology {topology.name}, component {instance.component}: an instance asks"
+                    f" for {cpu:g} cores and {ramSize} bytes, and a container has {capacity.cpu:g}"
+                    f" and {capacity.ramSize}"
+                )
+            at = len(bins)
+            bins.append([])
+            left.append(capacity)
+        bins[at].append(instance)
+        left[at] = Resources(left[at].cpu - cpu, left[at].ramSize - ramSize)
+    return PackingPlan(
+        tuple(
+            _container(topology, at + 1, sorted(each, key=lambda instance: instance.task))
+            for at, each in enumerate(bins)
+        )
+    )
+
+
+def _fits(asked: float, room: float, capacity: float) -> bool:
+    return not capacity or asked <= room + 1e-9  # cores are fractions: 0.1 * 3 fits into 0.3
+
+
+def _container(topology: Topology, number: int, instances: Sequence[InstancePlan]) -> ContainerPlan:
+    asked = [topology.components[each.component].resources for each in instances]
+    ramSizes = [each.ramSize for each in asked]
+    return ContainerPlan(
+        number,
+        tuple(instances),
+        sum(each.cpu for each in asked),
+        sum(ramSizes) if all(ramSizes) else 0,  # one without a limit: the container has none
+    )

@@ -1,0 +1,435 @@
+"""
+The state of topologies in ZooKeeper, below C{/topologies/<name>}. A module of its own, since
+masters, executors, stream managers and commands read and write it.
+
+  - C{definition}: L{TopologyDefinition} in JSON. It is there as long as the topology.
+  - C{state}: C{active}, C{paused} or C{killed}. Commands write it, the master and executors watch.
+  - C{epoch}: how many masters there have been. The number is half of an epoch.
+  - C{master}: ephemeral, L{MasterLocation} in JSON.
+  - C{containers/<number>}: ephemeral, of the executor.
+
+What must be true: a master's node and its number come into being in one step. A master that has
+waited cannot act under a number that is older than the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.errors import (
+    ClosingException,
+    ConfigurationError,
+    ConnectionLossException,
+    MultiFailedException,
+    NoNodeException,
+    NotEmptyException,
+    PylogbrokerError,
+    SessionExpiredException,
+    ZookeeperError,
+)
+from pylogbroker.interfaces import (
+    EPHEMERAL,
+    CreateOperation,
+    IZookeeper,
+    SetOperation,
+)
+from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.retry import READ_DELAYS, Backoff
+from pylogbroker.topologies.plan import (
+    ACTIVE,
+    EPOCH_BITS,
+    KILLED,
+    PAUSED,
+    MasterLocation,
+    TopologyDefinition,
+)
+from pylogbroker.zookeeper.ephemeral import claimWithin, createPersistent, write
+
+log = Logger()
+
+ROOT = "/topologies"
+STATES = (ACTIVE, PAUSED, KILLED)
+_NAME_SIZE_MAX = 200
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+class NoSuchTopologyError(PylogbrokerError):
+    """No topology of this name was submitted."""
+
+
+class Watch:
+    """
+    Follows the data of a node, until L{stop}.
+
+    It reads again when the node changes, comes, goes, and after the end of a session. Errors of
+    ZooKeeper are logged and it goes on.
+    """
+
+    def __init__(
+        self,
+        clock: Any,
+        zookeeper: IZookeeper,
+        path: str,
+        changed: Callable[[bytes | None], object],
+        random: Callable[[], float],
+    ) -> None:
+        """
+        @param changed: called with the data after each reading; L{None}: there is no such node.
+        @param random: numbers from 0 up to, not including, 1.
+        """
+        self._clock = clock
+        self._zookeeper = zookeeper
+        self._path = path
+        self._changed = changed
+        self._backoff = Backoff(random, READ_DELAYS)
+        self._isStopped = False
+        self._isCalling = False
+        self._following: Deferred[None] = Deferred.fromCoroutine(self._follow())
+        self._following.addErrback(self._ended)
+
+    async def _follow(self) -> None:
+        while True:
+            # It is armed before the data are read: no change falls between the two.
+            looking, fired = self._zookeeper.exists_and_watch(self._path)
+            fired.addErrback(_sessionOver)
+            try:
+                data = None
+                if await looking is not None:
+                    try:
+                        data, _stat = await self._zookeeper.get(self._path)
+                        data = data or b""
+                    except NoNodeException:
+                        pass
+                self._backoff.succeeded()
+                self._isCalling = True
+                self._changed(data)
+                self._isCalling = False
+                if self._isStopped:
+                    return
+                await fired
+                continue
+            except ClosingException:
+                return
+            except SessionExpiredException:
+                pass  # the next reading waits for the new session
+            except ZookeeperError as error:
+                log.warn(
+                    "Reading {path} failed, trying again: {error}", path=self._path, error=error
+                )
+            finally:
+                fired.addErrback(lambda _failure: None)
+                fired.cancel()
+            await deferLater(self._clock, self._backoff.failed() / 1000)
+
+    def _ended(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            log.failure("Watching {path} has ended: this is a bug", failure, path=self._path)
+
+    def stop(self) -> None:
+        """End it: C{changed}, which may call this, is not called any more."""
+        self._isStopped = True
+        if not self._isCalling:
+            self._following.cancel()
+
+
+class StateManager:
+    """The nodes of topologies."""
+
+    def __init__(
+        self,
+        clock: Any,
+        zookeeper: IZookeeper,
+        random: Callable[[], float],
+        root: str = ROOT,
+    ) -> None:
+        """
+        @param clock: an L{twisted.internet.interfaces.IReactorTime}.
+        @param zookeeper: connected.
+        @param random: numbers from 0 up to, not including, 1.
+        @param root: the node of all topologies.
+        """
+        self._clock = clock
+        self._zookeeper = zookeeper
+        self._random = random
+        self._root = root
+
+    def _path(self, name: str, *parts: str) -> str:
+        return "/".join((self._root, name, *parts))
+
+    # -- topologies
+
+    async def topologies(self) -> list[str]:
+        """The names of all topologies that were submitted and not removed."""
+        try:
+            names = await self._zookeeper.get_children(self._root)
+        except NoNodeException:
+            return []
+        found = await gatherAll(
+            [self._zookeeper.exists(self._path(each, "definition")) for each in names]
+        )
+        return [name for name, stat in zip(names, found, strict=True) if stat is not None]
+
+    async def submit(self, definition: TopologyDefinition, state: str = ACTIVE) -> None:
+        """
+        Write a topology's nodes, over those of one that does not run any more.
+
+        @raise ConfigurationError: the name cannot be a node's; a topology of this name runs.
+        """
+        name = definition.name
+        requireName(name)
+        running = [f"container {each}" for each in await self.containers(name)]
+        if await self.master(name) is not None:
+            running.append("a master")
+        if running:
+            raise ConfigurationError(
+                f"a topology {name} runs already, with {', '.join(running)}; what has just died is"
+                " there until its session ends"
+            )
+        await createPersistent(self._zookeeper, self._path(name, "containers"))
+        await createPersistent(self._zookeeper, self._path(name, "epoch"), b"0")
+        await write(self._zookeeper, self._path(name, "state"), state.encode())
+        await write(
+            self._zookeeper, self._path(name, "definition"), msgspec.json.encode(definition)
+        )
+
+    async def remove(self, name: str) -> None:
+        """
+        Remove a topology's nodes. Those that are not there are no error; ephemeral ones go with
+        their sessions.
+        """
+        parts = ("definition", "state", "epoch", "containers")
+        for path in [*(self._path(name, each) for each in parts), self._path(name)]:
+            try:
+                await self._zookeeper.delete(path)
+            except (NoNodeException, NotEmptyException):
+                pass
+
+    async def definition(self, name: str) -> TopologyDefinition:
+        """
+        @raise NoSuchTopologyError: it was not submitted.
+        @raise ConfigurationError: the node cannot be read.
+        """
+        return _decoded(
+            await self._read(name, "definition"), TopologyDefinition, self._path(name, "definition")
+        )
+
+    async def state(self, name: str) -> str:
+        """
+        @return: C{active}, C{paused} or C{killed}.
+        @raise NoSuchTopologyError: it was not submitted.
+        @raise ConfigurationError: the node says something else.
+        """
+        return decodeState(await self._read(name, "state"))
+
+    async def setState(self, name: str, state: str) -> None:
+        """
+        @raise NoSuchTopologyError: it was not submitted.
+        @raise ConfigurationError: it was killed, which is final.
+        """
+        path = self._path(name, "state")
+        try:
+            data, stat = await self._zookeeper.get(path)
+            if decodeState(data or b"") == KILLED != state:
+                raise ConfigurationError(f"topology {name} was killed; submit it again")
+            await self._zookeeper.set(path, state.encode(), stat.version)
+        except NoNodeException:
+            raise NoSuchTopologyError(f"there is no topology {name}") from None
+
+    async def _read(self, name: str, part: str) -> bytes:
+        requireName(name)
+        try:
+            data, _stat = await self._zookeeper.get(self._path(name, part))
+        except NoNodeException:
+            raise NoSuchTopologyError(f"there is no topology {name}") from None
+        return data or b""
+
+    def watchState(self, name: str, changed: Callable[[str | None], object]) -> Watch:
+        """
+        @param changed: called with the state now and after each change; L{None}: the node is not
+            there, or says what no state is.
+        """
+
+        def read(data: bytes | None) -> None:
+            state = None
+            if data is not None:
+                try:
+                    state = decodeState(data)
+                except ConfigurationError as error:
+                    log.warn("The state of {name} cannot be used: {error}", name=name, error=error)
+            changed(state)
+
+        return self._watch(self._path(name, "state"), read)
+
+    # -- master
+
+    async def announce(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        statusPort: int,
+        waiting: Callable[[], object] = lambda: None,
+    ) -> MasterLocation:
+        """
+        Become the master of a topology, as soon as there is no other one.
+
+        @param waiting: called when there is one, before the wait for its end.
+        @return: with the epoch that the node has now.
+        @raise NoSuchTopologyError: it was not submitted.
+        @raise ZookeeperError: ZooKeeper has refused a request, or the client was closed.
+        """
+        backoff = Backoff(self._random, READ_DELAYS)
+        while True:
+            try:
+                found = await self._tryAnnounce(name, host, port, statusPort, waiting)
+            except ConnectionLossException as error:
+                log.warn("Announcing a master failed, trying again: {error}", error=error)
+                await deferLater(self._clock, backoff.failed() / 1000)
+                continue
+            if found is not None:
+                return found
+
+    async def _tryAnnounce(
+        self, name: str, host: str, port: int, statusPort: int, waiting: Callable[[], object]
+    ) -> MasterLocation | None:
+        """@return: L{None}: another master was there, or was faster, and the next call tells."""
+        path, counter = self._path(name, "master"), self._path(name, "epoch")
+        looking, gone = self._zookeeper.exists_and_watch(path)
+        gone.addErrback(_sessionOver)
+        try:
+            stat = await looking
+            if stat is not None and stat.ephemeralOwner == self._zookeeper.session_id:
+                # An earlier request of ours has worked, and its answer was lost.
+                return await self.master(name)
+            if stat is not None:
+                waiting()
+                await gone
+                return None
+        finally:
+            gone.addErrback(lambda _failure: None)
+            gone.cancel()
+        number, version = await self._masterCount(name, counter)
+        location = MasterLocation(host, port, statusPort, (number + 1) << EPOCH_BITS)
+        try:
+            await self._zookeeper.multi(
+                [
+                    CreateOperation(path, msgspec.json.encode(location), None, EPHEMERAL),
+                    SetOperation(counter, str(number + 1).encode(), version),
+                ]
+            )
+        except MultiFailedException:
+            return None
+        return location
+
+    async def _masterCount(self, name: str, path: str) -> tuple[int, int]:
+        try:
+            data, stat = await self._zookeeper.get(path)
+        except NoNodeException:
+            raise NoSuchTopologyError(f"there is no topology {name}") from None
+        try:
+            return int(data or b""), stat.version
+        except ValueError:
+            raise ConfigurationError(f"{path}: {data!r} is no number") from None
+
+    async def master(self, name: str) -> MasterLocation | None:
+        """The master that is announced; L{None}: there is none now."""
+        path = self._path(name, "master")
+        try:
+            data, _stat = await self._zookeeper.get(path)
+        except NoNodeException:
+            return None
+        return _decoded(data or b"", MasterLocation, path)
+
+    def watchMaster(self, name: str, changed: Callable[[MasterLocation | None], object]) -> Watch:
+        """
+        @param changed: called with the announced master now and after each change; L{None}: there
+            is none, or its node cannot be read.
+        """
+        path = self._path(name, "master")
+
+        def read(data: bytes | None) -> None:
+            location = None
+            if data is not None:
+                try:
+                    location = _decoded(data, MasterLocation, path)
+                except ConfigurationError as error:
+                    log.warn("The master of {name} cannot be used: {error}", name=name, error=error)
+            changed(location)
+
+        return self._watch(path, read)
+
+    # -- containers
+
+    async def claimContainer(
+        self, name: str, number: int, patienceMs: int, waiting: Callable[[], None]
+    ) -> None:
+        """
+        Make the ephemeral node of a container ours, when its earlier executor's session is over.
+
+        @param waiting: called once, when the wait begins.
+        @raise NodeExistsException: another executor has it still after C{patienceMs}.
+        @raise NoSuchTopologyError: the topology was not submitted.
+        """
+        await self._read(name, "definition")
+        await claimWithin(
+            self._clock,
+            self._zookeeper,
+            self._path(name, "containers", str(number)),
+            b"",
+            patienceMs,
+            lambda _conflict: waiting(),
+        )
+
+    async def containers(self, name: str) -> list[int]:
+        """The numbers of the containers whose executors are there."""
+        try:
+            found = await self._zookeeper.get_children(self._path(name, "containers"))
+        except NoNodeException:
+            return []
+        return sorted(int(each) for each in found if each.isascii() and each.isdigit())
+
+    def _watch(self, path: str, changed: Callable[[bytes | None], object]) -> Watch:
+        return Watch(self._clock, self._zookeeper, path, changed, self._random)
+
+
+def _sessionOver(failure: Failure) -> None:
+    """Of a watch: the next reading waits for a new session, and says what is."""
+    failure.trap(SessionExpiredException, ClosingException)
+
+
+def requireName(name: str) -> None:
+    """
+    @raise ConfigurationError: it cannot be a topology's: letters, digits, dot, hyphen and
+        underscore can, 200 at most.
+    """
+    isGood = 0 < len(name) <= _NAME_SIZE_MAX and name not in (".", "..")
+    if not isGood or not all(each.isascii() and (each.isalnum() or each in "._-") for each in name):
+        raise ConfigurationError(
+            f"{name!r} cannot be a topology's name: 1 to {_NAME_SIZE_MAX} letters, digits, dots,"
+            " hyphens and underscores can"
+        )
+
+
+def decodeState(data: bytes) -> str:
+    """
+    @raise ConfigurationError: it is no state.
+    """
+    state = data.decode(errors="replace")
+    if state not in STATES:
+        raise ConfigurationError(f"{state!r} is none of {', '.join(STATES)}")
+    return state
+
+
+def _decoded(data: bytes, kind: type[Struct], path: str) -> Struct:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error

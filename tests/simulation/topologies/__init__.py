@@ -1,0 +1,3 @@
+"""
+The seeded simulation of topologies.
+"""

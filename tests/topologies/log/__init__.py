@@ -1,0 +1,1 @@
+"""Tests of L{pylogbroker.topologies.log}."""

@@ -1,0 +1,3 @@
+"""
+Tests of L{pylogbroker.topologies.master}.
+"""
