@@ -589,9 +589,13 @@ class PlanTests(SynchronousTestCase):
         """Another stream manager that refuses, or says what none says, is connected to again."""
         process = self.all.instances[3].process
         plan = physicalPlan({1: [1, 2], 3: [3]}, EPOCH + 1)
-        for port, answer in enumerate(
-            (Refused("no"), PlanPushed(plan), encodeBatch(1, []), Welcome(5)), 1
-        ):
+        answers: list[Control | bytes] = [
+            Refused("no"),
+            PlanPushed(plan),
+            encodeBatch(1, []),
+            Welcome(5),
+        ]
+        for port, answer in enumerate(answers, 1):
             told: list[_Told] = []
 
             def accept(answer: Control | bytes = answer, told: list[_Told] = told) -> Any:
