@@ -226,6 +226,7 @@ class AtMostOnceTests(CollectorCase):
             ([1], "empty", "empty: 1 values for the fields none: [1]"),
             ("a", "both", "both: 'a': values are a list or a tuple"),
             ({"a": 1}, "both", "both: {'a': 1}: values are a list or a tuple"),
+            (["a" * (17 << 20), 1], "default", "default: a tuple of 17825799 bytes; 16777216 are"),
             (["a", 1j], "default", "default, field n: 1j cannot be encoded: "),
             (["a", 1 << 64], "default", "default, field n: 18446744073709551616 cannot be encoded"),
             (["\ud800", 1], "default", "default, field word: '\\ud800' cannot be encoded"),

@@ -32,6 +32,7 @@ from pylogbroker.topologies.messages import (
     encodeBatch,
     encodeEntry,
 )
+from pylogbroker.topologies.streammanager import manager as managermodule
 from pylogbroker.topologies.streammanager.settings import StreamManagerSettings
 from tests.topologies.streammanager.containers import (
     EPOCH,
@@ -416,6 +417,16 @@ class GreetingTests(SynchronousTestCase):
         for messages in cases:
             self.assertTrue(self.connect(*messages).reason, messages)
         self.all.advance(1)
+
+    def test_tooMany(self) -> None:
+        """Connections have a limit; there is room again when one is closed."""
+        self.patch(managermodule, "ACCEPTED_COUNT_MAX", len(self.all.managers[1]._accepted) + 1)
+        first = self.connect()
+        self.assertTrue(self.connect().reason)
+        self.assertFalse(first.reason)
+        self.all.advance(11)
+        hello = Hello(TOPOLOGY, STREAM_MANAGER, 2, 5, attempt=9)
+        self.assertIsInstance(self.connect(hello).said[0], Welcome)
 
     def test_late(self) -> None:
         """
