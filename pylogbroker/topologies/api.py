@@ -89,8 +89,8 @@ class TopologyContext(NamedTuple):
     @ivar taskIndex: of this instance among those of its component, from 0.
     @ivar componentTasks: the tasks of each component, in the order of their indexes.
     @ivar streams: the fields of each stream of each component.
-    @ivar seconds: the time of the instance's clock; use it in place of C{time.time}, so that a
-        simulation can set it.
+    @ivar seconds: the time of the instance's clock, in seconds since the epoch; it does not jump
+        when the wall clock is set. Use it in place of C{time.time}: a simulation sets it.
     @ivar random: numbers from 0 up to, not including, 1.
     @ivar counter: called with a name and a number, adds to a metric of this instance.
     """

@@ -18,11 +18,16 @@ from itertools import cycle
 from typing import Any, TypeAlias
 from zlib import crc32
 
+import msgspec
+
 from pylogbroker.errors import TupleError
 from pylogbroker.topologies.api import Grouping, TopologyContext
 
 Chooser: TypeAlias = Callable[[Sequence[Any]], Sequence[int]]
 """From the values of a tuple to the tasks that get it."""
+
+
+_STRING = crc32(b"s")  # what comes before the bytes of a string
 
 
 def chooserOf(
@@ -72,7 +77,7 @@ def _byFields(tasks: Sequence[int], places: Sequence[int]) -> Chooser:
     def byField(values: Sequence[Any]) -> Sequence[int]:
         value = values[place]
         if type(value) is str:  # most are: what stableHash does, without the call
-            return answers[crc32(value.encode("utf-8", "surrogatepass")) % count]
+            return answers[crc32(value.encode("utf-8", "surrogatepass"), _STRING) % count]
         return answers[stableHash(value) % count]
 
     return byField
@@ -84,8 +89,6 @@ def stableHash(value: Any) -> int:
 
     @raise TupleError: a value of this type cannot be in a tuple.
     """
-    if isinstance(value, str):
-        return crc32(value.encode("utf-8", "surrogatepass"))
     return crc32(_canonical(value))
 
 
@@ -113,7 +116,10 @@ def _canonical(value: Any) -> bytes:
     if isinstance(value, Mapping):
         pairs = [[_canonical(key), _canonical(each)] for key, each in value.items()]
         return b"m" + _joined([_joined(pair) for pair in sorted(pairs)])
-    raise TupleError(f"a {type(value).__name__} cannot be grouped by: {value!r:.100}")
+    try:
+        return _canonical(msgspec.to_builtins(value))  # as which it arrives
+    except TypeError:
+        raise TupleError(f"a {type(value).__name__} cannot be grouped by: {value!r:.100}") from None
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:
@@ -133,11 +139,11 @@ def _custom(
     known = frozenset(tasks)
 
     def choose(values: Sequence[Any]) -> Sequence[int]:
-        chosen = author.chooseTasks(values)
+        chosen = list(author.chooseTasks(values))  # it may be an iterator
         if not known.issuperset(chosen):
             raise TupleError(
-                f"the custom grouping of {context.component}.{stream} for {bolt} chose"
-                f" {list(chosen)}, of the tasks {list(tasks)}"
+                f"the custom grouping of {context.component}.{stream} for {bolt} chose {chosen},"
+                f" of the tasks {list(tasks)}"
             )
         return chosen
 

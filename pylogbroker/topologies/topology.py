@@ -436,7 +436,10 @@ def _checkedInputs(where: str, inputs: Any) -> dict[StreamId, Grouping]:
         raise ConfigurationError(f"{where}: its inputs {inputs!r} are no mapping to groupings")
     checked: dict[StreamId, Grouping] = {}
     for key, grouping in inputs.items():
-        stream = StreamId(key) if isinstance(key, str) else StreamId(*key)
+        parts = (key,) if isinstance(key, str) else key
+        if not isinstance(parts, tuple) or not all(isinstance(each, str) for each in parts):
+            raise ConfigurationError(f"{where}: its input {key!r} is no component, and no stream")
+        stream = StreamId(*parts)
         if stream in checked:
             raise ConfigurationError(f"{where}: its input {'.'.join(stream)} is there twice")
         if not isinstance(grouping, Grouping) or grouping.kind not in KINDS:

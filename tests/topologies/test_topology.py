@@ -145,6 +145,8 @@ class BuilderTests(SynchronousTestCase):
             ({"split": Grouping("all", (), custom.chooser)}, "has the chooser"),
             ({"split": Grouping.ALL, StreamId("split"): Grouping.ALL}, "is there twice"),
             (["split"], "are no mapping"),
+            ({7: Grouping.ALL}, "its input 7 is no component, and no stream"),
+            ({("split", 1): Grouping.ALL}, "its input ('split', 1) is no component"),
             ({}, "it gets nothing"),
         ):
 

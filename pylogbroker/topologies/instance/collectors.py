@@ -29,8 +29,19 @@ import msgspec
 from pylogbroker.errors import TupleError, describeError
 from pylogbroker.topologies.api import StreamTuple, TopologyContext
 from pylogbroker.topologies.groupings import Chooser, chooserOf
-from pylogbroker.topologies.messages import ACKS, FAILS, ROOTS, TUPLES, encodeEntry, encodeNumbers
+from pylogbroker.topologies.messages import (
+    ACKS,
+    FAILS,
+    FRAME_SIZE_MAX,
+    ROOTS,
+    TUPLES,
+    encodeEntry,
+    encodeNumbers,
+)
 from pylogbroker.topologies.topology import StreamId, Topology
+
+TUPLE_SIZE_MAX = FRAME_SIZE_MAX // 4
+"""Bytes of a tuple's values, encoded."""
 
 FLUSH_SIZE = 32 << 10
 """Bytes of tuples at which they are sent, though the author's code has not returned."""
@@ -240,6 +251,8 @@ class Collector:
             else:
                 tasks = self._direct(output, directTask)
             data = _encode(values) if tasks else b""
+            if len(data) > TUPLE_SIZE_MAX:  # a batch with it has to fit a frame
+                raise TupleError(f"a tuple of {len(data)} bytes; {TUPLE_SIZE_MAX} are accepted")
         except TupleError as error:
             raise TupleError(f"{self._where}, stream {stream}: {error}") from None
         except Exception as error:  # of msgspec's, or of a custom grouping

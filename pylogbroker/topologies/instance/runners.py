@@ -103,6 +103,10 @@ class RunnerOutput(NamedTuple):
     report: Callable[[str], object]
 
 
+class _InputError(WireError):
+    """What has come in is wrong. The author's code may raise other errors of the wire."""
+
+
 class _Batch(NamedTuple):
     number: int
     entries: Sequence[BatchEntry]
@@ -207,7 +211,7 @@ class Runner:
                 self.isClosed = True
             else:
                 wait = self._work(countMax, begun + self._knobs.flushDelay)
-        except WireError:
+        except _InputError:
             raise
         except (Exception, SystemExit) as error:  # the author's code
             where = f"{self.where}, in {self._method}"
@@ -298,7 +302,6 @@ class SpoutRunner(Runner):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._isActive = False
-        self._isWanted = False
         self._idleDelay = self._knobs.idleDelay
         self._timeout = self._options.messageTimeoutMs * TIMEOUT_FACTOR / 1000
         self._nextExpiry = 0.0
@@ -358,8 +361,7 @@ class SpoutRunner(Runner):
         if self._isActive:
             asked = self._ask(countMax, deadline)
             wait = min((each for each in (wait, asked) if each is not None), default=None)
-        self._ackUntracked()
-        return wait
+        return 0.0 if self._ackUntracked() else wait
 
     def _ask(self, countMax: int, deadline: float) -> float | None:
         """Call C{nextTuple} while it may be."""
@@ -396,25 +398,34 @@ class SpoutRunner(Runner):
             self._stoppedSeconds += self._seconds() - self._stoppedSince
             self._stoppedSince = None
 
-    def _ackUntracked(self) -> None:
-        """At most once, a tuple is acknowledged when it is sent."""
+    def _ackUntracked(self) -> bool:
+        """
+        At most once, a tuple is acknowledged when it is sent.
+
+        @return: whether C{ack} has emitted others with ids.
+        """
         untracked = self._collector.untracked
         if untracked:
             self._flush()
             self._method = "ack"
-            while untracked:
+            for _ in range(len(untracked)):
                 self._collector.ackedCount += 1
                 self.component.ack(untracked.popleft())
+        return bool(untracked)
 
     def _end(self, batch: _Batch) -> None:
         """The acker says how trees have come to their ends."""
         for kind, _task, _amount, data in batch.entries:
+            if kind not in (ACKED, FAILED):
+                raise _InputError(f"{self.where}: a spout got an entry of kind {kind}")
+            try:
+                roots = decodeNumbers(data)
+            except WireError as error:
+                raise _InputError(f"{self.where}: {error}") from error
             if kind == ACKED:
-                self._ackThose(decodeNumbers(data))
-            elif kind == FAILED:
-                self._failThose(decodeNumbers(data))
+                self._ackThose(roots)
             else:
-                raise WireError(f"{self.where}: a spout got an entry of kind {kind}")
+                self._failThose(roots)
         self._handledNumber = batch.number
 
     def _ackThose(self, roots: Sequence[int]) -> None:
@@ -560,7 +571,7 @@ class BoltRunner(Runner):
 
     def _decodedEntry(self, entry: BatchEntry) -> tuple[str, str, int, Sequence[str], list[Any]]:
         if entry.kind != TUPLES or entry.task != self._instance.task:
-            raise WireError(
+            raise _InputError(
                 f"{self.where}: a bolt got an entry of kind {entry.kind} for task {entry.task}"
             )
         try:
@@ -568,9 +579,9 @@ class BoltRunner(Runner):
             component, streams = self._sources[source]
             return component, stream, source, streams[stream], tuples
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
-            raise WireError(f"{self.where}: tuples cannot be decoded: {error}") from error
+            raise _InputError(f"{self.where}: tuples cannot be decoded: {error}") from error
         except KeyError as error:
-            raise WireError(f"{self.where}: a tuple of an unknown source, {error}") from error
+            raise _InputError(f"{self.where}: a tuple of an unknown source, {error}") from error
 
 
 def newRunner(

@@ -61,6 +61,9 @@ log = Logger()
 COUNTS = ("entries", "tuples", "bytes", "batches again", "tuples without a route", "plans refused")
 DEFAULT_SETTINGS = StreamManagerSettings()
 
+ACCEPTED_COUNT_MAX = 4_096
+"""Connections that other processes have made."""
+
 HELLO_SECONDS_MAX = 10.0
 """Seconds that a process which has connected may take to say who it is."""
 
@@ -116,9 +119,7 @@ class StreamManager:
         self._rotating = Timer(clock)
         self._master = TopologyClient(clock, endpointTo, _MasterEnd(self), random.random)
         self._isStopped = False
-        self.factory = Factory.forProtocol(self._accept)  # for the port that it listens on
-        self.factory.noisy = False
-        self.factory.noisy = False
+        self.factory = _AcceptFactory(self)  # for the port that it listens on
 
     # -- life
 
@@ -216,6 +217,8 @@ class StreamManager:
             self._acker.forget(task)
         for number in self._peers.keys() - containers.keys():
             self._peers.pop(number).stop()
+            self._sources.pop(number, None)
+            self.pressure.setPeer(number, False)
         for end in self._instances.values():
             if end.destination.connection is not None:
                 end.destination.connection.send(PlanPushed(plan))
@@ -237,7 +240,14 @@ class StreamManager:
 
     # -- connections that are made to it
 
-    def _accept(self) -> TopologyConnection:
+    def accept(self) -> TopologyConnection | None:
+        """
+        A process connects.
+
+        @return: L{None}: there are L{ACCEPTED_COUNT_MAX} connections.
+        """
+        if len(self._accepted) >= ACCEPTED_COUNT_MAX:
+            return None
         return TopologyConnection(AcceptedConnection(self, HELLO_SECONDS_MAX))
 
     def opened(self, accepted: AcceptedConnection) -> None:
@@ -405,6 +415,16 @@ class StreamManager:
     def _destinations(self) -> list[Destination]:
         instances = [end.destination for end in self._instances.values()]
         return instances + [peer.destination for peer in self._peers.values()]
+
+
+class _AcceptFactory(Factory):
+    noisy = False
+
+    def __init__(self, manager: StreamManager) -> None:
+        self._manager = manager
+
+    def buildProtocol(self, addr: object) -> TopologyConnection | None:
+        return self._manager.accept()
 
 
 class _MasterEnd:

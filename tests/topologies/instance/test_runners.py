@@ -267,7 +267,8 @@ class SpoutRunnerTests(RunnerCase):
 
         runner: SpoutRunner = self.runner(pipeline({"script": [1]}, spout=Chain), SPOUT)
         runner.setActive(True)
-        runner.turn()
+        self.assertEqual([runner.turn() for _ in range(4)], [0, 0, 0, 0])
+        self.assertEqual(runner.turn(), 0.016)
         component: Any = runner.component
         acks = [each for each in component.calls if each != "next"]
         self.assertEqual(acks, [("ack", number) for number in range(5)])
@@ -448,6 +449,17 @@ class ErrorTests(RunnerCase):
             where = f"topology line, component source, task 1 (index 0), in {name}: KeyError: "
             self.assertTrue(text.startswith(where), text)
             self.assertIn(f" of {__file__}", text)
+
+    def test_errorsOfTheWire(self) -> None:
+        """The author's code may raise an error of the wire, of a connection of its own."""
+
+        def lose(bolt: Bolt, tup: StreamTuple) -> None:
+            raise WireError("mine")
+
+        text = self.raised(
+            pipeline({"does": lose}), BOLT, lambda runner: runner.take(1, [self.tuples([1])])
+        )
+        self.assertIn("component work, task 2 (index 0), in process: WireError: mine", text)
 
     def test_exit(self) -> None:
         """An author's code that ends the process ends the instance with an error."""

@@ -32,6 +32,7 @@ from pylogbroker.topologies.messages import (
     encodeBatch,
     encodeEntry,
 )
+from pylogbroker.topologies.streammanager import manager as managermodule
 from pylogbroker.topologies.streammanager.settings import StreamManagerSettings
 from tests.topologies.streammanager.containers import (
     EPOCH,
@@ -417,6 +418,16 @@ class GreetingTests(SynchronousTestCase):
             self.assertTrue(self.connect(*messages).reason, messages)
         self.all.advance(1)
 
+    def test_tooMany(self) -> None:
+        """Connections have a limit; there is room again when one is closed."""
+        self.patch(managermodule, "ACCEPTED_COUNT_MAX", len(self.all.managers[1]._accepted) + 1)
+        first = self.connect()
+        self.assertTrue(self.connect().reason)
+        self.assertFalse(first.reason)
+        self.all.advance(11)
+        hello = Hello(TOPOLOGY, STREAM_MANAGER, 2, 5, attempt=9)
+        self.assertIsInstance(self.connect(hello).said[0], Welcome)
+
     def test_late(self) -> None:
         """
         What a process has said on a connection that it has given up, or before its successor came,
@@ -589,9 +600,13 @@ class PlanTests(SynchronousTestCase):
         """Another stream manager that refuses, or says what none says, is connected to again."""
         process = self.all.instances[3].process
         plan = physicalPlan({1: [1, 2], 3: [3]}, EPOCH + 1)
-        for port, answer in enumerate(
-            (Refused("no"), PlanPushed(plan), encodeBatch(1, []), Welcome(5)), 1
-        ):
+        answers: list[Control | bytes] = [
+            Refused("no"),
+            PlanPushed(plan),
+            encodeBatch(1, []),
+            Welcome(5),
+        ]
+        for port, answer in enumerate(answers, 1):
             told: list[_Told] = []
 
             def accept(answer: Control | bytes = answer, told: list[_Told] = told) -> Any:
