@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import (
+    ClosingException,
     ConfigurationError,
     ConnectionLossException,
     NodeExistsException,
@@ -33,6 +34,11 @@ class StateManagerTests(SynchronousTestCase):
         self.server = FakeZookeeper(self.clock, latencyMs=2)
         self.client, self.other = self.connected(), self.connected()
         self.states, self.others = self.manager(self.client), self.manager(self.other)
+        # Watches end with their clients, not when they are collected, and so does what still waits.
+        self.addCleanup(self.flushLoggedErrors, ClosingException)
+        self.addCleanup(self.settle)
+        self.addCleanup(self.client.close)
+        self.addCleanup(self.other.close)
 
     def connected(self) -> FakeZookeeperClient:
         client = self.server.client(SESSION_MS)
