@@ -97,7 +97,7 @@ class TopologyTests(SynchronousTestCase):
         an executor with its whole container: the topology goes on unaided, and nothing is lost.
         """
         running = self.started("word-count", "sentences.count=0", "topology.message.timeout.secs=3")
-        running.untilAcked(50)
+        running.untilAcked(25)
         for name in (
             "1 instance split 4",
             "1 instance sentences 1",
@@ -108,7 +108,7 @@ class TopologyTests(SynchronousTestCase):
             if name not in running.processes():
                 self.fail(f"{name}: there are {sorted(running.processes())}")
             running.kill(name)
-            running.untilAcked(50)
+            running.untilAcked(25)
         (running.folder / "end").touch()
         running.untilAllAcked()
         acked = running.numbers("acked")

@@ -17,13 +17,13 @@ from typing import Any
 
 from tests.integration.brokerprocess import ROOT
 from tests.integration.topologyprogram import lines
-from tests.integration.wheels import cleanEnvironment
 
 PROGRAM = ROOT / "tests" / "integration" / "topologyprogram.py"
 SECONDS_MAX = 300.0
 """What no machine needs, however busy it is."""
 
 SESSION_MS = 2_000
+SPOUT_COUNT = 2
 
 
 def until(isTrue: Callable[[], Any], what: str) -> Any:
@@ -72,7 +72,6 @@ class TopologyProcess:
             cwd=ROOT,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env={**cleanEnvironment(), "PYTHONPATH": str(ROOT)},
         )
 
     @property
@@ -102,7 +101,6 @@ class TopologyProcess:
             cwd=ROOT,
             capture_output=True,
             encoding="utf-8",
-            env=cleanEnvironment(),
             check=False,
         )
         if ran.returncode:
@@ -131,10 +129,10 @@ class TopologyProcess:
             found[name] = int(path.parent.name)
         return found
 
-    def kill(self, name: str) -> None:
-        """C{kill -9} of a process, and wait for the one in its place."""
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """C{kill -9} of a process, or another signal, and wait for the one in its place."""
         before = until(lambda: self.processes().get(name), name)
-        os.kill(before, signal.SIGKILL)
+        os.kill(before, number)
         until(lambda: self.processes().get(name, before) != before, f"{name} again")
 
     def numbers(self, what: str) -> set[int]:
@@ -146,9 +144,16 @@ class TopologyProcess:
         return [line for path in self.folder.glob(f"{component}-*") for line in lines(path) if line]
 
     def untilAcked(self, more: int) -> None:
-        """Wait until so many more are acknowledged than there are now."""
-        before = len(self.numbers("acked"))
-        until(lambda: len(self.numbers("acked")) >= before + more, f"{more} more are acknowledged")
+        """Wait until each instance of the spout has so many more acknowledged than it has now."""
+
+        def counts() -> list[int]:
+            return [len(lines(self.folder / f"acked-{index}")) for index in range(SPOUT_COUNT)]
+
+        goals = [count + more for count in counts()]
+        until(
+            lambda: all(count >= goal for count, goal in zip(counts(), goals, strict=True)),
+            f"{more} more of each spout are acknowledged",
+        )
 
     def untilAllAcked(self) -> None:
         """Wait until all that was emitted is acknowledged, and nothing more is emitted."""

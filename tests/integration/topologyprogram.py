@@ -4,6 +4,8 @@ writes each number that it emits, and each that was acknowledged, so that it goe
 where it was, and a test can compare. A module of its own, since C{topology submit} runs it as a
 file.
 
+The environment's C{SPLIT_COUNT} is the number of the splitting instances of the word count.
+
 Keys: C{sentences.folder}, of all files; C{sentences.count}, at which each instance of the spout
 ends, or 0 for no end; the spout also ends when the folder has a file C{end}.
 """
@@ -59,7 +61,8 @@ class Sentences(Spout):
         acked = {int(each) for each in lines(folder / f"acked-{index}") if each}
         self.emitted = Journal(folder / f"emitted-{index}")
         self.acked = Journal(folder / f"acked-{index}")
-        self.again = sorted(emitted - acked)
+        isReliable = config["topology.reliability.mode"] == "ATLEAST_ONCE"
+        self.again = sorted(emitted - acked) if isReliable else []
         self.number = max(emitted, default=index - context.parallelism) + context.parallelism
         self.step = context.parallelism
         self.count = int(config["sentences.count"])
@@ -127,7 +130,8 @@ def wordCountTopology() -> Any:
     """Sentences, words, and a line for each word in the file of its instance."""
     builder = TopologyBuilder("word-count", RELIABLE)
     builder.setSpout("sentences", Sentences, 2)
-    builder.setBolt("split", Split, 2, {ODD: Grouping.SHUFFLE, EVEN: Grouping.SHUFFLE})
+    count = int(os.environ.get("SPLIT_COUNT", "2"))
+    builder.setBolt("split", Split, count, {ODD: Grouping.SHUFFLE, EVEN: Grouping.SHUFFLE})
     builder.setBolt("words", Write, 3, {"split": Grouping.fields("word")})
     return builder.build()
 
