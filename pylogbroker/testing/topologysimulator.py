@@ -35,7 +35,7 @@ from pylogbroker.topologies.instance.executors import InlineExecutor
 from pylogbroker.topologies.instance.gateway import Gateway
 from pylogbroker.topologies.master.state import MasterState
 from pylogbroker.topologies.messages import Control
-from pylogbroker.topologies.packings import packRoundRobin
+from pylogbroker.topologies.packings import pack
 from pylogbroker.topologies.plan import ACTIVE, KILLED, PAUSED, PackingPlan
 from pylogbroker.topologies.streammanager.manager import StreamManager
 from pylogbroker.topologies.streammanager.settings import StreamManagerSettings
@@ -137,7 +137,7 @@ class TopologySimulator:
         restartSeconds: float = 1.0,
     ) -> None:
         """
-        @param containerCount: L{None}: the topology's C{topology.stmgrs}.
+        @param containerCount: L{None}: what the topology's configuration says.
         @param packing: in place of one by round robin over C{containerCount} containers.
         @param seed: of all that is random.
         @param serviceSeconds: of components by name: how long they take for a tuple, or for a call
@@ -153,9 +153,7 @@ class TopologySimulator:
         self._scheduler = Scheduler()
         self._scheduler.callCountMax = float("inf")
         self.network = Network(self._scheduler, Random(self.random.getrandbits(64)), Counter())
-        self.packing = packing or packRoundRobin(
-            topology, options.containerCount if containerCount is None else containerCount
-        )
+        self.packing = packing or pack(topology, containerCount)
         self.settings = (settings or StreamManagerSettings())._replace(
             messageTimeout=options.messageTimeoutMs / 1000
         )

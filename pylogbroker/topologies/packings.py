@@ -24,6 +24,35 @@ def instancesOf(topology: Topology) -> list[InstancePlan]:
     return instances
 
 
+def pack(topology: Topology, containerCount: int | None = None) -> PackingPlan:
+    """
+    Pack a topology as its configuration says: by the resources of a container if it gives them,
+    else into C{topology.stmgrs} containers.
+
+    @param containerCount: in place of the configuration's.
+    @raise ConfigurationError: it cannot be packed so; or a container with its share of a given
+        number of them would need more than it has.
+    """
+    capacity = topology.options.capacity
+    if containerCount is None and any(capacity):
+        return packByResources(topology, capacity)
+    if containerCount is None:
+        containerCount = topology.options.containerCount
+    packing = packRoundRobin(topology, containerCount)
+    for container in packing.containers:
+        asked = [topology.components[each.component].resources for each in container.instances]
+        cpu, ramSize = sum(each.cpu for each in asked), sum(each.ramSize for each in asked)
+        if not _fits(cpu, capacity.cpu, capacity.cpu) or not _fits(
+            ramSize, capacity.ramSize, capacity.ramSize
+        ):
+            raise ConfigurationError(
+                f"topology {topology.name}: the instances of container {container.number} of"
+                f" {len(packing.containers)} ask for {cpu:g} cores and {ramSize} bytes, and a"
+                f" container has {capacity.cpu:g} and {capacity.ramSize}"
+            )
+    return packing
+
+
 def packRoundRobin(topology: Topology, containerCount: int) -> PackingPlan:
     """
     Deal the instances out, one after the other: as Heron's C{RoundRobinPacking}, each container has

@@ -21,6 +21,8 @@ ENABLE_MESSAGE_TIMEOUTS = "topology.enable.message.timeouts"
 MAX_SPOUT_PENDING = "topology.max.spout.pending"
 TICK_TUPLE_FREQ_SECS = "topology.tick.tuple.freq.secs"
 CONTAINER_COUNT = "topology.stmgrs"
+CONTAINER_CPU = "topology.container.cpu.requested"
+CONTAINER_RAM = "topology.container.ram.requested"
 
 ATMOST_ONCE, ATLEAST_ONCE = RELIABILITY_MODES = ("ATMOST_ONCE", "ATLEAST_ONCE")
 
@@ -98,6 +100,8 @@ class TopologyOptions(NamedTuple):
     @ivar maxSpoutPending: how many tracked tuples of an instance of a spout may be pending.
     @ivar tickMs: how often a bolt gets a tick tuple (C{topology.tick.tuple.freq.secs}); 0: never.
     @ivar containerCount: C{topology.stmgrs}: how many containers the topology is packed into.
+    @ivar capacity: what a container has (C{topology.container.cpu.requested}, and in bytes
+        C{topology.container.ram.requested}); 0: no limit.
     """
 
     isAtLeastOnce: bool = False
@@ -105,6 +109,7 @@ class TopologyOptions(NamedTuple):
     maxSpoutPending: int = 1_000
     tickMs: int = 0
     containerCount: int = 1
+    capacity: Resources = Resources(0, 0)
 
     @classmethod
     def of(cls, config: Mapping[str, Any], where: str) -> TopologyOptions:
@@ -137,6 +142,10 @@ class TopologyOptions(NamedTuple):
             _count(config, MAX_SPOUT_PENDING, defaults.maxSpoutPending, where),
             _milliseconds(config, TICK_TUPLE_FREQ_SECS, defaults.tickMs, where),
             _count(config, CONTAINER_COUNT, defaults.containerCount, where),
+            Resources(
+                _number(config, CONTAINER_CPU, 0, where),
+                int(_number(config, CONTAINER_RAM, 0, where)),
+            ),
         )
 
 
@@ -361,17 +370,16 @@ class TopologyBuilder:
 
 
 def _checkOptions(topology: Topology) -> None:
+    whole = topology.options
     for name in topology.components:
-        mine, whole = topology.optionsOf(name), topology.options
-        if (mine.isAtLeastOnce, mine.messageTimeoutMs, mine.containerCount) != (
-            whole.isAtLeastOnce,
-            whole.messageTimeoutMs,
-            whole.containerCount,
+        mine = topology.optionsOf(name)
+        if mine._replace(maxSpoutPending=0, tickMs=0) != whole._replace(
+            maxSpoutPending=0, tickMs=0
         ):
             raise ConfigurationError(
-                f"topology {topology.name}, component {name}: {RELIABILITY_MODE},"
-                f" {MESSAGE_TIMEOUT_SECS}, {ENABLE_MESSAGE_TIMEOUTS} and {CONTAINER_COUNT} are of"
-                " the whole topology"
+                f"topology {topology.name}, component {name}: a component can have"
+                f" {MAX_SPOUT_PENDING} and {TICK_TUPLE_FREQ_SECS} of its own, and no other key"
+                " of the topology's"
             )
 
 

@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.topologies.api import Spout
-from pylogbroker.topologies.packings import instancesOf, packByResources, packRoundRobin
+from pylogbroker.topologies.packings import instancesOf, pack, packByResources, packRoundRobin
 from pylogbroker.topologies.plan import InstancePlan, PackingPlan
 from pylogbroker.topologies.topology import Resources, Topology, TopologyBuilder
 
@@ -92,3 +92,20 @@ class PackingTests(SynchronousTestCase):
             self.assertIn(
                 "topology t, component b: an instance asks for 2 cores and 7 bytes", str(error)
             )
+
+    def test_configuration(self) -> None:
+        """The configuration gives a number of containers, or what one has."""
+        topology = topologyOf(a=(6, Resources(1, 10)))
+        self.assertEqual(len(pack(topology).containers), 1)
+        self.assertEqual(len(pack(topology, 3).containers), 3)
+        counted = topology.withConfig({"topology.stmgrs": 2})
+        self.assertEqual(pack(counted), packRoundRobin(topology, 2))
+        limited = counted.withConfig({"topology.container.ram.requested": 20})
+        self.assertEqual(pack(limited), packByResources(topology, Resources(0, 20)))
+        self.assertEqual(pack(limited, 3), packRoundRobin(topology, 3))
+        error = self.assertRaises(ConfigurationError, pack, limited, 2)
+        self.assertEqual(
+            str(error),
+            "topology t: the instances of container 1 of 2 ask for 3 cores and 30 bytes, and a"
+            " container has 0 and 20",
+        )

@@ -197,13 +197,16 @@ class OptionsTests(SynchronousTestCase):
                 "topology.message.timeout.secs": "2.5",
                 "topology.max.spout.pending": 7,
                 "topology.stmgrs": "3",
+                "topology.container.cpu.requested": 1.5,
+                "topology.container.ram.requested": "1000",
             },
         )
         builder.setSpout("s", Sentences, config={"topology.max.spout.pending": 8, "mine": 1})
         builder.setSpout("t", Sentences, config={"topology.tick.tuple.freq.secs": 0.00001})
         topology = builder.build()
-        self.assertEqual(topology.options, TopologyOptions(True, 2_500, 7, 0, 3))
-        self.assertEqual(topology.optionsOf("s"), TopologyOptions(True, 2_500, 8, 0, 3))
+        capacity = Resources(1.5, 1000)
+        self.assertEqual(topology.options, TopologyOptions(True, 2_500, 7, 0, 3, capacity))
+        self.assertEqual(topology.optionsOf("s"), TopologyOptions(True, 2_500, 8, 0, 3, capacity))
         self.assertEqual(topology.optionsOf("t").tickMs, 1)
         self.assertEqual(topology.configOf("s")["mine"], 1)
 
@@ -213,7 +216,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(topology.options.messageTimeoutMs, 0)
 
     def test_wrong(self) -> None:
-        """A value that a key cannot have is named, with the key and the component."""
+        """A value that a key cannot have is named, with the key and where it is."""
         for key, value in (
             ("topology.reliability.mode", "EXACTLY"),
             ("topology.message.timeout.secs", 0),
@@ -227,14 +230,22 @@ class OptionsTests(SynchronousTestCase):
             ("topology.stmgrs", None),
         ):
             error = self.assertRaises(ConfigurationError, wordCount(**{key: value}).build)
-            self.assertIn(f"topology word-count, component sentences: {key}", str(error))
+            self.assertIn(f"topology word-count: {key}", str(error))
+        builder = wordCount()
+        builder.setSpout("x", Sentences, config={"topology.max.spout.pending": 0})
+        error = self.assertRaises(ConfigurationError, builder.build)
+        self.assertIn("topology word-count, component x: topology.max.spout.pending=0", str(error))
 
     def test_wholeTopology(self) -> None:
         """What concerns all components cannot be a component's."""
         builder = wordCount()
         builder.setSpout("x", Sentences, config={"topology.reliability.mode": "ATLEAST_ONCE"})
         error = self.assertRaises(ConfigurationError, builder.build)
-        self.assertIn("component x: topology.reliability.mode", str(error))
+        self.assertIn(
+            "component x: a component can have topology.max.spout.pending and"
+            " topology.tick.tuple.freq.secs of its own, and no other key",
+            str(error),
+        )
 
     def test_withConfig(self) -> None:
         """Keys are put over a topology's configuration, and checked."""

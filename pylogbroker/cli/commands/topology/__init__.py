@@ -42,8 +42,9 @@ COMMANDS = (
             option("--topology NAME", "this topology of the file, if it has several"),
             option(
                 "--containers N",
-                "share the instances among N containers; by default, what the topology says"
-                " (topology.stmgrs), or one",
+                "share the instances among N containers; by default, as the topology says"
+                " (topology.stmgrs, or what a container has: topology.container.cpu.requested and"
+                " topology.container.ram.requested), or one",
                 intRange(1, CONTAINER_COUNT_MAX),
             ),
             option(

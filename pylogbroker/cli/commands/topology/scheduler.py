@@ -26,7 +26,7 @@ from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 from pylogbroker.programs.standalonezookeeper import HOST, StandaloneZookeeper
 from pylogbroker.programs.topologies.localscheduler import LocalScheduler, definitionOf
 from pylogbroker.programs.topologies.topologychoice import chosenTopology
-from pylogbroker.topologies.packings import packRoundRobin
+from pylogbroker.topologies.packings import pack
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 PROGRESS_SECONDS = 1
@@ -49,9 +49,7 @@ def prepareSubmit(options: Namespace, streams: Streams) -> None:
     properties = properties.withOverrides(changes)
     settings, config = TopologySettings.split(properties, streams.warn)
     topology = chosenTopology(options.file, options.topology, config)
-    options.packing = packRoundRobin(
-        topology, options.containers or topology.options.containerCount
-    )
+    options.packing = pack(topology, options.containers)
     options.chosen, options.topologySettings = topology, settings
     options.properties = properties
     # One that listens at the usual port is taken, as the other commands do.
