@@ -400,7 +400,7 @@ class LogSpout(Spout):
             if kind.kind == NO_RESET:
                 self._starts([where], kind)
             log.error(
-                "%s has no offset %d any more: its log is from %d to %d; it is read from %d",
+                "%s has no offset %s any more: its log is from %s to %s; it is read from %s",
                 where,
                 at,
                 bounds.start,
