@@ -17,6 +17,7 @@ import signal
 import sys
 from typing import Any
 
+import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.trial.unittest import SynchronousTestCase
@@ -28,11 +29,14 @@ from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.mirror.checkpoints import Checkpoint, checkpointsTopic
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.topologies.statemanager import StateManager
 from pylogbroker.types import BrokerPartition, TopicPartition
+from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.broker.kafka.clusterbench import ClusterBench
 from tests.cli.commands import ROOT, CommandCase, Outcome, Process, commands, reactor
 from tests.cli.kafka.benchserver import BenchServer
 from tests.integration.toolcluster import ToolCluster, sharedCluster
+from tests.topologies.definitions import DEFINITION
 
 SERVING = ("dev", "zookeeper")
 SEVERAL = ("broker drain", "broker decommission", "partition plan", "partition reassign")
@@ -85,6 +89,7 @@ class ExampleTests(CommandCase):
             with open(os.path.join(self.folder, name), "wb") as file:
                 file.write(data)
         shutil.copy(ROOT / "etc" / "job.py", self.folder)
+        shutil.copy(ROOT / "docs" / "examples" / "topologies" / "wordcount.py", self.folder)
         await self.words(self.cluster.brokers[0].port)
         stopped = LocalBroker(reactor, directory=os.path.abspath(f"{self.folder}/stopped"))
         await stopped.start()
@@ -134,6 +139,8 @@ class ExampleTests(CommandCase):
         ):
             example = example.replace(old, new)
         more = {"zookeeper": " --port 0", "dev": " --zookeeper-port 0 --port 0"}.get(command, "")
+        if command.startswith("topology ") and "--zookeeper" not in example:
+            more += f" --zookeeper {self.cluster.servers}"
         if (
             re.search(r"--broker\b", commands()[command].format_help())
             and "--broker" not in example
@@ -193,6 +200,8 @@ class ExampleTests(CommandCase):
             self.assertNotEqual(found, [], command)
             member = await self.member() if command == "group verify" else None
             for example in found:
+                if command.startswith("topology ") and command != "topology submit":
+                    await self.topology()
                 outcome = await self.handle(command, example)
                 if outcome.code or "Traceback" in outcome.errors:
                     failures.append(
@@ -202,6 +211,14 @@ class ExampleTests(CommandCase):
             if member is not None:
                 await member.shutdown()
         self.assertEqual(failures, [], "\n".join(failures))
+
+    async def topology(self) -> None:
+        """The nodes of a topology that was submitted, and does not run now."""
+        client = ZookeeperClient(reactor, self.cluster.servers)
+        await client.connect()
+        states = StateManager(reactor, client, lambda: 0.5)
+        await states.submit(msgspec.structs.replace(DEFINITION, name="word-count"))
+        await client.close()
 
     async def member(self) -> ConsumerConnector:
         """A member of the group C{counters}, without which there is nothing to verify."""

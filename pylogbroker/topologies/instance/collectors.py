@@ -136,6 +136,7 @@ class Collector:
         self._flushSize = flushSize
         self._where = f"topology {topology.name}, component {context.component}"
         self._buffers: dict[int, _Buffer] = {}
+        self._filled: list[_Buffer] = []  # those with tuples; one with entries may be there twice
         self._outputs: dict[str, _Output] = {
             name: _Output(name, spec.fields, context.taskId)
             for name, spec in topology.components[context.component].outputs.items()
@@ -209,12 +210,12 @@ class Collector:
         if not self.size:
             return []
         taken = self._control()
-        for buffer in self._buffers.values():
+        for buffer in self._filled:
             if buffer.tuples:
                 self._close(buffer)
-            if buffer.entries:
-                taken += buffer.entries
-                buffer.entries = []
+            taken += buffer.entries
+            buffer.entries.clear()
+        self._filled.clear()
         self.size = 0
         return taken
 
@@ -227,6 +228,8 @@ class Collector:
             if buffer.tuples:
                 self._close(buffer)
             buffer.output = output
+        if not buffer.tuples:
+            self._filled.append(buffer)
         buffer.tuples.append(data)
         self.size += len(data)
 

@@ -183,12 +183,12 @@ class InlineExecutor:
     ) -> None:
         """
         @param secondsPerTuple: how long the author's code takes for a tuple, or for a call of
-            C{nextTuple}; without it, the time of a simulation would stand still.
+            C{nextTuple}; a microsecond at least, since the time of a simulation must go on.
         @param outputSizeMax: see L{InstanceKnobs}.
         """
         self._clock = clock
-        self._secondsPerTuple = secondsPerTuple
-        self._countMax = max(1, int(DEFAULT_KNOBS.flushDelay / secondsPerTuple))
+        self._secondsPerTuple = max(secondsPerTuple, 1e-6)
+        self._countMax = max(1, int(DEFAULT_KNOBS.flushDelay / self._secondsPerTuple))
         self._outputSizeMax = outputSizeMax
         self._timer = Timer(clock)
         self._busyUntil = 0.0

@@ -50,7 +50,7 @@ from pylogbroker.topologies.messages import ACKED, FAILED, TUPLES, BatchEntry, d
 from pylogbroker.topologies.plan import PackingPlan
 from pylogbroker.topologies.topology import Topology
 
-TURN_COUNT_MAX = 1_000
+TURN_COUNT_MAX = 10_000
 """Tuples that a turn handles, or calls of C{nextTuple}."""
 
 TIMEOUT_FACTOR = 2
