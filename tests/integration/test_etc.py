@@ -380,7 +380,7 @@ class LogLineTests(SynchronousTestCase):
             for each in ast.walk(node or ast.Pass())
             if isinstance(each, ast.Constant) and isinstance(each.value, str)
         ]
-        return [re.sub(r"\{[^}]*\}", "…", text) for text in found]
+        return [re.sub(r"\{[^}]*\}|%[sd]", "…", text) for text in found]
 
     def logged(self, node: ast.AST) -> list[str]:
         """
