@@ -32,7 +32,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, NamedTuple, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredLock, DeferredSemaphore
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -40,18 +40,12 @@ from twisted.python.failure import Failure
 from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.client.kafka.admin.routing import checkAll
 from pylogbroker.client.kafka.admin.topics import LATEST
-from pylogbroker.cluster.kafka.taskassignor import (
-    FOLDER_ID_SIZE,
-    TaskAssignor,
-    TaskStandbys,
-    TaskState,
-)
+from pylogbroker.cluster.kafka.taskassignor import TaskAssignor, TaskState
 from pylogbroker.config.kafka.tasksettings import KafkaTaskSettings
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.errors import (
     ConfigurationError,
-    DirectoryLockedError,
     LogTruncatedError,
     OffsetOutOfRangeError,
     PylogbrokerError,
@@ -69,26 +63,20 @@ from pylogbroker.tasks.inputs.ends import InputEnds, placesOf
 from pylogbroker.tasks.inputs.purger import RepartitionPurger
 from pylogbroker.tasks.inputs.queues import InputQueues, byPartition
 from pylogbroker.tasks.inputs.taskinputs import TaskInputs
-from pylogbroker.tasks.job import ROCKSDB, Job, Store
+from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.outputcommitter import OutputCommitter
 from pylogbroker.tasks.reports.reporter import TaskReporter
-from pylogbroker.tasks.restorer import ChangelogRestorer, RestoreProgress
-from pylogbroker.tasks.standby import StandbyStatus, StandbyTasks
+from pylogbroker.tasks.restorer import RestoreProgress
+from pylogbroker.tasks.standby import StandbyStatus
 from pylogbroker.tasks.state.engines import IStoreEngine, closeEngines
-from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.tasks.state.statedirectory import IStateDirectory, StateDirectory
 from pylogbroker.tasks.taskinstance import TaskInstance
+from pylogbroker.tasks.taskstores import TaskStores
 from pylogbroker.tasks.topics import JobTopics, isMissing, missingInputs, prepareTopics
 from pylogbroker.types import TopicPartition
 
-RESTORE_COUNT_MAX = 8
-"""Tasks whose stores are restored at a time; each has a consumer of its own."""
-
 RETRY_SECONDS = 1
 """Between two looks for topics that are missing."""
-
-LOCK_RETRY_SECONDS = 0.1
-"""Between two attempts to open a store that another container has."""
 
 END_CHECK_MS = 50
 """How often a container that ends at the end of its inputs looks whether it is there."""
@@ -212,12 +200,10 @@ class TaskContainer:
         self.settings = settings
         self._reactor = reactor
         self._random = random
-        self._stateDirectory = stateDirectory
         self._isUntilEnd = isUntilEnd
         self._isAsync = False  # until there is a task
         self._worker = worker or ThreadPoolWorker(reactor, f"tasks of {job.name}", 1)
         self._lock = DeferredLock()
-        self._restores = DeferredSemaphore(RESTORE_COUNT_MAX)
         self._tasks: dict[int, _Task] = {}
         self._closedHandledCount = self._closedFailedCount = 0  # of tasks that it had before
         self._isStopping = False
@@ -233,20 +219,30 @@ class TaskContainer:
         self._commitAtMs = self._windowAtMs = 0.0
         self._isCommitTimed = bool(settings.commitIntervalMs)
         isIdOwn = not containerId
-        self._engines = {each.engine for each in job.stores}
-        self._standbyCount = settings.numStandbyReplicas if job.stores else 0
         containerId = containerId or f"{int(random() * 2**48):012x}"
-        self._consumer = KafkaConsumer(
-            reactor,
-            settings.forConsumer(job.name, _logWarning),
-            assignor=TaskAssignor(
-                self._taskState, self._standbyCount, lambda *given: self._follow(*given)
-            ),
-            random=random,
-        )
         transactionalId = f"{job.name}-{containerId}" if settings.isExactlyOnce else None
         producing = settings.forProducer(transactionalId, _logWarning)
         self._recordSizeMax = producing.maxRequestSize - BATCH_OVERHEAD
+        self._admin = AdminClient(reactor, settings.forAdmin(_logWarning), random=random)
+        self._stores = TaskStores(
+            reactor,
+            job,
+            settings,
+            settings.forConsumer(None, _logWarning),
+            stateDirectory,
+            self._worker,
+            self._admin,
+            self._recordSizeMax,
+            lambda: bool(self._lock.locked),
+            self._enforceRebalance,
+            random,
+        )
+        self._consumer = KafkaConsumer(
+            reactor,
+            settings.forConsumer(job.name, _logWarning),
+            assignor=TaskAssignor(self._taskState, self._stores.standbyCount, self._stores.follow),
+            random=random,
+        )
         self._committer = OutputCommitter(
             reactor,
             job,
@@ -257,16 +253,10 @@ class TaskContainer:
             isIdOwn,
             self._beginnings,
         )
-        self._admin = AdminClient(reactor, settings.forAdmin(_logWarning), random=random)
         self._reporter = TaskReporter(
             reactor, job, settings, containerId, self, self._admin, random
         )
         self._topics: JobTopics | None = None
-        self._restorer: ChangelogRestorer | None = None
-        self._standbys: StandbyTasks | None = None
-        self._folderId = b""
-        self._leaving: set[int] = set()  # given up since the last assignment, with their state
-        self._left: set[int] = set()  # given up before it
 
     def __repr__(self) -> str:
         return f"<TaskContainer of {self.job.name}, {len(self._tasks)} tasks>"
@@ -362,16 +352,7 @@ class TaskContainer:
         self._committer.topicIds = self._topics.topicIds
         if self.settings.isExactlyOnce:
             await self._committer.takeOver()
-        self._restorer = ChangelogRestorer(
-            self._reactor,
-            self.settings.forConsumer(None, _logWarning),
-            self._admin,
-            self._worker,
-            self._topics.topicIds,
-            self._random,
-        )
-        if self._standbyCount:
-            await self._prepareStandbys(self._topics, self._restorer)
+        await self._stores.prepare(self._topics)
         if self._isUntilEnd:
             self._ends = InputEnds(self._admin, self._consumer, self._topics)
             await self._ends.find()
@@ -384,28 +365,6 @@ class TaskContainer:
         self._windowAtMs = now + self.job.windowMs
         topics = self._topics
         self._reporter.start({**topics.inputs, **topics.broadcasts, **topics.repartitions})
-
-    async def _prepareStandbys(self, topics: JobTopics, restorer: ChangelogRestorer) -> None:
-        newId = bytes(int(self._random() * 255) + 1 for _ in range(FOLDER_ID_SIZE))
-        self._folderId = (
-            await self._worker.submit(partial(self._stateDirectory.folderId, newId))
-            if ROCKSDB in self._engines
-            else newId
-        )
-        self._standbys = StandbyTasks(
-            self._reactor,
-            self.job,
-            topics,
-            self.settings.forConsumer(None, _logWarning),
-            self._admin,
-            self._worker,
-            restorer,
-            self._open,
-            lambda: bool(self._lock.locked),
-            self.settings.acceptableRecoveryLag,
-            self._consumer.enforceRebalance,
-            self._random,
-        )
 
     def _nowMs(self) -> float:
         return float(self._reactor.seconds() * 1000)
@@ -433,8 +392,7 @@ class TaskContainer:
                 await self._attempt(self._commit())
             await self._attempt(self._committer.abort(isEnd=True))
             await self._attempt(self._closeTasks(list(self._tasks.values())))
-            if self._standbys is not None:
-                await self._attempt(self._standbys.close())
+            await self._attempt(self._stores.close())
         finally:
             self._lock.release()
         if self._purger is not None:
@@ -748,18 +706,10 @@ class TaskContainer:
 
     def _taskState(self) -> TaskState:
         """What it tells the leader of its group."""
-        onDisk = frozenset(self._stateDirectory.tasks())
-        if self._standbys is None:
-            return TaskState(onDisk=onDisk)
-        running = {each.partition for each in self._instances()}
-        current = self._standbys.current().union(running, self._left)
-        return TaskState(self._folderId, current, onDisk)
+        return self._stores.state(each.partition for each in self._instances())
 
-    def _follow(self, owned: Collection[int], standbys: TaskStandbys) -> None:
-        """An assignment: what it has given up for it is up to date, as long as it is new."""
-        self._left, self._leaving = self._leaving, set()
-        if self._standbys is not None:
-            self._standbys.follow(owned, standbys)
+    def _enforceRebalance(self) -> None:
+        self._consumer.enforceRebalance()
 
     def _startTasks(self, partitions: Collection[TopicPartition]) -> None:
         self._consumer.pause(partitions)
@@ -813,17 +763,13 @@ class TaskContainer:
         return {place: each.offset for place, each in found.items()}
 
     async def _start(self, task: _Task) -> None:
-        topics, restorer = self._topics, self._restorer
-        assert topics is not None and restorer is not None
+        topics = self._topics
+        assert topics is not None
         if task.number >= topics.taskCount:
             raise ConfigurationError(
                 f"job {self.job.name}: its inputs have got more partitions; start it anew"
             )
-        await self._restores.acquire()
-        try:
-            stores = await self._restoreStores(task, topics, restorer)
-        finally:
-            self._restores.release()
+        stores = await self._stores.open(task.number, task.engines)
         task.instance = TaskInstance(
             self.job,
             task.number,
@@ -848,60 +794,10 @@ class TaskContainer:
         self._consumer.resume(sorted(task.partitions & owned))
         self._wake()
 
-    async def _restoreStores(
-        self, task: _Task, topics: JobTopics, restorer: ChangelogRestorer
-    ) -> dict[str, KeyValueStore[Any, Any]]:
-        stores: dict[str, KeyValueStore[Any, Any]] = {}
-        cacheSize = self.settings.statestoreCacheMaxBytes
-        if self._standbys is not None:
-            task.engines.update(await self._standbys.release(task.number))
-        for store in self.job.stores:
-            engine = task.engines.get(store.name)
-            if engine is None:
-                engine = await self._open(task.number, store, task.engines)
-            place = TopicPartition(self.job.changelogOf(store), task.number)
-            await restorer.restore(place, engine)
-            made = stores[store.name] = KeyValueStore[Any, Any](
-                store.name,
-                store.key,
-                store.value,
-                engine,
-                cacheSize // topics.taskCount,
-                self._recordSizeMax,
-            )
-            await self._worker.submit(made.measure)
-        return stores
-
     def _unsettledMax(self) -> int:
         assert self._topics is not None
         share = self.settings.statestoreCacheMaxBytes // self._topics.taskCount
         return max(share, UNSETTLED_MIN)
-
-    async def _open(
-        self, number: int, store: Store, engines: dict[str, IStoreEngine]
-    ) -> IStoreEngine:
-        """
-        Open a store of a task. One that another container has still is waited for: it does not know
-        yet that it has lost the task.
-
-        @param engines: gets the engine, by the store's name.
-        """
-
-        def make() -> IStoreEngine:
-            made = engines[store.name] = self._stateDirectory.open(number, store, retentionMs)
-            return made
-
-        assert self._topics is not None
-        retentionMs = self._topics.deleteRetentionMs[self.job.changelogOf(store)]
-        isSaid = False
-        while True:
-            try:
-                return await self._worker.submit(make)
-            except DirectoryLockedError as error:
-                if not isSaid:
-                    log.info("Job {job} waits: {error}", job=self.job.name, error=error)
-                    isSaid = True
-            await deferLater(self._reactor, LOCK_RETRY_SECONDS)
 
     def _leftOut(self, failure: TaskFailedError) -> None:
         """Called on the worker's thread, where logging is allowed."""
@@ -934,12 +830,11 @@ class TaskContainer:
             try:
                 if self._failure is None:
                     await self._commit()
-                    if self._engines == {ROCKSDB}:
-                        self._leaving.update(
-                            each.partition
-                            for each in self._instances()
-                            if self._tasks[each.partition].partitions.issubset(partitions)
-                        )
+                    self._stores.givenUp(
+                        each.number
+                        for each in self._runningTasks()
+                        if each.partitions.issubset(partitions)
+                    )
             finally:
                 await self._drop(partitions)
 
@@ -1024,15 +919,15 @@ class TaskContainer:
     @property
     def restoredCount(self) -> int:
         """Changes that were read from changelogs."""
-        return 0 if self._restorer is None else self._restorer.restoredCount
+        return self._stores.restoredCount
 
     def standbys(self) -> list[StandbyStatus]:
         """Its stand-by tasks, in order."""
-        return [] if self._standbys is None else self._standbys.status()
+        return self._stores.standbys()
 
     def restores(self) -> list[RestoreProgress]:
         """How far stores are restored that are not ready yet."""
-        return [] if self._restorer is None else list(self._restorer.restoring)
+        return self._stores.restores()
 
     def restoring(self) -> list[str]:
         """The same, for people."""

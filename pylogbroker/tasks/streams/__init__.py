@@ -6,6 +6,7 @@ that becomes a job.
 from pylogbroker.tasks.streams.compiler import buildJob
 from pylogbroker.tasks.streams.fluent import (
     KGroupedStream,
+    KGroupedTable,
     KSink,
     KStream,
     KTable,
@@ -32,6 +33,7 @@ __all__ = [
     "HoppingWindow",
     "JoinWindow",
     "KGroupedStream",
+    "KGroupedTable",
     "KSink",
     "KStream",
     "KTable",

@@ -14,7 +14,14 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from pylogbroker.tasks.streams.operators import Surroundings, Take
-from pylogbroker.tasks.streams.steps import COUNT, REDUCE, Aggregation, WindowedAggregation
+from pylogbroker.tasks.streams.steps import (
+    COUNT,
+    REDUCE,
+    Aggregation,
+    TableAggregation,
+    TableGroup,
+    WindowedAggregation,
+)
 from pylogbroker.tasks.streams.stores import (
     BEHIND_TIMES,
     BY_TIME,
@@ -86,6 +93,69 @@ def aggregation(step: Aggregation, around: Surroundings, forward: Take) -> tuple
         else:
             return
         forward(key, value, found is not None, timestamp)
+
+    return (take,)
+
+
+def _subtractionOf(step: TableAggregation) -> _Update:
+    """C{subtract(key, message, value)}: the value without a message that is in it."""
+    if step.operation == COUNT:
+        return lambda _key, _message, value: value - 1
+    subtractor = step.subtractor
+    assert subtractor is not None
+    if step.operation == REDUCE:
+        return lambda _key, message, value: subtractor(value, message)
+    return subtractor
+
+
+def tableAggregation(
+    step: TableAggregation, around: Surroundings, forward: Take
+) -> tuple[Take, ...]:
+    """The operator of an aggregation of a table's groups."""
+    store, add, subtract = around.storeOf(step), _updateOf(step), _subtractionOf(step)
+
+    def take(key: Any, change: tuple[Any, Any], timestamp: int) -> None:
+        old, new = change
+        found = store.get(key)
+        value = None if found is None else found.value
+        if old is not None and value is not None:
+            value = subtract(key, old, value)
+        if new is not None:
+            value = add(key, new, value)
+        if found is not None:
+            timestamp = max(timestamp, found.timestamp)
+        if value is not None:
+            store.put(key, ValueAndTimestamp(value, timestamp))
+        elif found is not None:
+            store.delete(key)
+        else:
+            return
+        forward(key, value, found is not None, timestamp)
+
+    return (take,)
+
+
+def tableGroup(step: TableGroup, around: Surroundings, forward: Take) -> tuple[Take, ...]:
+    """The operator that gives a table's changes to their groups."""
+    store, dropped, function = around.storeOf(step), around.droppedOf(step), step.function
+
+    def take(key: Any, value: Any, hadValue: bool, timestamp: int) -> None:
+        before = store.get(key)
+        now = None if value is None else function(key, value)
+        if now is not None and (now[0] is None or now[1] is None):
+            dropped.increment()
+            now = None
+        if now is not None:
+            store.put(key, now)
+        elif before is not None:
+            store.delete(key)
+        if before is not None and now is not None and before[0] == now[0]:
+            forward(now[0], (before[1], now[1]), timestamp)  # one message: nothing is in between
+            return
+        if before is not None:
+            forward(before[0], (before[1], None), timestamp)
+        if now is not None:
+            forward(now[0], (None, now[1]), timestamp)
 
     return (take,)
 

@@ -20,6 +20,7 @@ from pylogbroker.tasks.streams.steps import (
     RepartitionStep,
     Sink,
     StreamSource,
+    TableGroup,
     TableSource,
     WindowedAggregation,
     WindowJoin,
@@ -28,6 +29,7 @@ from pylogbroker.tasks.streams.steps import (
 )
 from pylogbroker.tasks.streams.stores import (
     STREAM_TIMES,
+    OptionalPairSerde,
     SessionStoreSerde,
     StreamTimeSerde,
     TimestampedSerde,
@@ -126,6 +128,9 @@ class _Resolution:
                 _check(self._job, step, "messages", parent.message, "message")
         elif step.stores:
             _check(self._job, step, "values", step.message, "message")
+        if isinstance(step, TableGroup):
+            for each in (step, *step.parents):
+                _check(self._job, step, "keys", each.key, "key")
         if isinstance(step, RepartitionStep | Sink):
             _check(self._job, step, "keys", step.key, "key")
             _check(self._job, step, "messages", step.message, "message")
@@ -203,6 +208,11 @@ def _storesOf(step: PlanStep, engine: str) -> list[Store]:
         return [Store(name, BYTES, BYTES, engine=engine) for name in step.stores]
     if not step.stores:
         return []
+    if isinstance(step, TableGroup):
+        (table,) = step.parents
+        assert isinstance(step.message, OptionalPairSerde)
+        rows = OptionalPairSerde(step.key or BYTES, step.message.second)
+        return [Store(step.name, table.key or BYTES, rows, engine=engine)]
     key: Serde = step.key or BYTES
     if isinstance(step, WindowedAggregation):
         inner = step.parents[0].key or BYTES

@@ -54,12 +54,15 @@ from pylogbroker.tasks.streams.steps import (
     Sink,
     StreamSource,
     StreamTableJoin,
+    TableAggregation,
+    TableGroup,
     TableJoin,
     TableSource,
     ToStream,
     WindowedAggregation,
     WindowJoin,
 )
+from pylogbroker.tasks.streams.stores import OptionalPairSerde
 from pylogbroker.tasks.streams.windows import (
     EMITS,
     ON_CHANGE,
@@ -501,8 +504,103 @@ class WindowedStream(_Node):
         )
 
 
+class KGroupedTable(_Node):
+    """
+    The rows of a table, those of one group together. When a row changes, or goes to another group,
+    its earlier message is taken out of its group's value. Rows that have no group, or no message
+    there, are left out and counted.
+    """
+
+    def count(self, name: str = "") -> KTable:
+        """The table of the counts of rows; one that has lost all has 0."""
+        return self._aggregated(COUNT, None, None, None, LONG, name)
+
+    def reduce(
+        self,
+        adder: Callable[[Any, Any], Any],
+        subtractor: Callable[[Any, Any], Any],
+        name: str = "",
+    ) -> KTable:
+        """
+        The table of messages that are made one: C{adder(value, message)} with one more, and
+        C{subtractor(value, message)} without one that is in it. L{None} removes the group.
+        """
+        _checkFunction(REDUCE, name, adder, subtractor)
+        pairs = self.step.message
+        message = pairs.second if isinstance(pairs, OptionalPairSerde) else None
+        return self._aggregated(REDUCE, None, adder, subtractor, message, name)
+
+    def aggregate(
+        self,
+        initial: Callable[[], Any],
+        adder: Callable[[Any, Any, Any], Any],
+        subtractor: Callable[[Any, Any, Any], Any],
+        message: Serde | None = None,
+        name: str = "",
+    ) -> KTable:
+        """
+        The table of values that begin with C{initial()}: C{adder(group, message, value)} with one
+        more message, and C{subtractor(group, message, value)} without one that is in it. L{None}
+        removes the group.
+
+        @param message: of the values.
+        """
+        _checkFunction(AGGREGATE, name, initial, adder, subtractor)
+        return self._aggregated(AGGREGATE, initial, adder, subtractor, message, name)
+
+    def _aggregated(
+        self,
+        operation: str,
+        initial: Callable[[], Any] | None,
+        adder: Callable[..., Any] | None,
+        subtractor: Callable[..., Any] | None,
+        message: Serde | None,
+        name: str,
+    ) -> KTable:
+        return KTable(
+            TableAggregation(
+                parents=(self.step,),
+                key=self.step.key,
+                message=message,
+                operation=operation,
+                initial=initial,
+                aggregator=adder,
+                subtractor=subtractor,
+                name=name,
+                isTable=True,
+            )
+        )
+
+
 class KTable(_Node):
     """One value for each key. L{None} is none: it removes what was there."""
+
+    def groupBy(
+        self,
+        grouper: Callable[[Any, Any], tuple[Any, Any]],
+        key: Serde | None = None,
+        message: Serde | None = None,
+        name: str = "",
+    ) -> KGroupedTable:
+        """
+        Rows of one group together: C{grouper(key, value)} is the pair of a row's group and its
+        message there.
+
+        @param key: of the groups.
+        @param message: of the messages.
+        @raise ConfigurationError: the table has windows: it forgets those that are closed.
+        """
+        waiting: list[PlanStep] = [self.step]
+        while waiting:
+            step = waiting.pop()
+            if isinstance(step, WindowedAggregation):
+                raise ConfigurationError(
+                    f"{_called('groupBy', name)}: a table of windows forgets those that are closed:"
+                    " it cannot be grouped"
+                )
+            waiting += (each for each in step.parents if each.isTable)
+        pairs = None if message is None else OptionalPairSerde(message, message)
+        return KGroupedTable(self._function(TableGroup, grouper, key, pairs, name))
 
     def filter(self, predicate: Callable[[Any, Any], Any], name: str = "") -> KTable:
         """The table of those for which C{predicate(key, value)} is true."""

@@ -17,7 +17,12 @@ from pylogbroker.tasks.api import (
     TaskContext,
     TaskCoordinator,
 )
-from pylogbroker.tasks.streams.aggregations import aggregation, windowedAggregation
+from pylogbroker.tasks.streams.aggregations import (
+    aggregation,
+    tableAggregation,
+    tableGroup,
+    windowedAggregation,
+)
 from pylogbroker.tasks.streams.joins import (
     streamTableJoin,
     tableJoin,
@@ -40,6 +45,8 @@ from pylogbroker.tasks.streams.steps import (
     Sink,
     StreamSource,
     StreamTableJoin,
+    TableAggregation,
+    TableGroup,
     TableJoin,
     ToStream,
     WindowedAggregation,
@@ -89,8 +96,12 @@ class PlanTask(StreamTask):
             return ()
         if isinstance(step, WindowedAggregation):
             return windowedAggregation(step, around, forward)
+        if isinstance(step, TableAggregation):
+            return tableAggregation(step, around, forward)
         if isinstance(step, Aggregation):
             return aggregation(step, around, forward)
+        if isinstance(step, TableGroup):
+            return tableGroup(step, around, forward)
         if isinstance(step, WindowJoin):
             return windowJoin(step, around, forward)
         if isinstance(step, StreamTableJoin):

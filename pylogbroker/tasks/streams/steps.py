@@ -186,6 +186,23 @@ class SelectKey(_KeyChange):
     kind = "selectKey"
 
 
+class TableGroup(_KeyChange):
+    """
+    The changes of a table under other keys, for a L{TableAggregation}: for each row
+    C{function(key, value)} is the pair of its group and its message there. What it gives are pairs
+    of the message that a row had and the one that it has, L{None} where there is none. Its store
+    has, by the keys of the table, what each row has given.
+    """
+
+    __slots__ = ()
+    kind = "groupBy"
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """See L{PlanStep}."""
+        return (self.name,)
+
+
 class Merge(PlanStep):
     """The messages of all parents."""
 
@@ -280,6 +297,23 @@ class WindowedAggregation(Aggregation):
     def details(self) -> str:
         """See L{PlanStep}."""
         return f"{self.window}, {self.emit}"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TableAggregation(Aggregation):
+    """
+    One value for each group of a table's rows.
+
+    @ivar subtractor: C{subtractor(key, message, value)} gives the value without a message that is
+        in it; for L{REDUCE} C{subtractor(value, message)}. The aggregator adds one.
+    """
+
+    subtractor: Callable[..., Any] | None = None
+
+    @property
+    def details(self) -> str:
+        """See L{PlanStep}."""
+        return "of a table"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

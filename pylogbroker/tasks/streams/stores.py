@@ -34,6 +34,7 @@ BEHIND_TIMES = b"U"
 TIME = struct.Struct(">q")
 PAIR = struct.Struct(">qq")
 SIZE = struct.Struct(">I")
+OPTIONAL_SIZE = struct.Struct(">i")
 
 INDEXED = ()
 """The value of an entry of an index by time."""
@@ -72,6 +73,42 @@ class TimestampedSerde:
         if len(data) < TIME.size:
             raise InvalidPayloadError(f"{len(data)} bytes where a timestamp has {TIME.size}")
         return ValueAndTimestamp(self._decode(data[TIME.size :]), TIME.unpack_from(data)[0])
+
+
+class OptionalPairSerde:
+    """A pair, of which either may be L{None}: the size of the first, -1 for none, and its bytes."""
+
+    def __init__(self, first: Serde, second: Serde) -> None:
+        self.name = f"{first.name} and {second.name}"
+        self.first, self.second = first, second
+
+    def encode(self, value: Any) -> bytes:
+        """See L{Serde}."""
+        found = b""
+        for each, serde in zip(value, (self.first, self.second), strict=True):
+            data = None if each is None else serde.encode(each)
+            found += (
+                OPTIONAL_SIZE.pack(-1) if data is None else OPTIONAL_SIZE.pack(len(data)) + data
+            )
+        return found
+
+    def decode(self, data: bytes) -> tuple[Any, Any]:
+        """See L{Serde}."""
+        found: list[Any] = []
+        at = 0
+        for serde in (self.first, self.second):
+            if len(data) - at < OPTIONAL_SIZE.size:
+                raise InvalidPayloadError(f"{len(data)} bytes are no pair")
+            (size,) = OPTIONAL_SIZE.unpack_from(data, at)
+            at += OPTIONAL_SIZE.size
+            end = at + max(size, 0)
+            if size < -1 or end > len(data):
+                raise InvalidPayloadError(f"{len(data)} bytes are no pair: a size is {size}")
+            found.append(None if size < 0 else serde.decode(data[at:end]))
+            at = end
+        if at < len(data):
+            raise InvalidPayloadError(f"{len(data) - at} bytes behind a pair")
+        return found[0], found[1]
 
 
 class WindowStoreSerde:

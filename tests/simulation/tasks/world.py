@@ -602,7 +602,7 @@ class TasksWorld(BrokerWorld):
                     for each in self.containers
                     if each.plan is plan and each.container is not None
                 ]
-                folders = {each._folderId for each in mine}
+                folders = {each._stores._folderId for each in mine}
                 if missing := self._unfollowedOf(plan, mine, min(wanted, len(folders) - 1)):
                     return missing
         return ""
@@ -624,8 +624,9 @@ class TasksWorld(BrokerWorld):
         try:
             judge = self._judgeOf(plan, cache(self._committed))
             for container, task in current:
-                assert container._standbys is not None
-                stores = container._standbys._standbys[task].stores
+                standbys = container._stores._standbys
+                assert standbys is not None
+                stores = standbys._standbys[task].stores
                 for name in plan.stores:
                     place = TopicPartition(f"{plan.name}-{name}-changelog", task)
                     has = dict(stores[place].engine.range(None, None))

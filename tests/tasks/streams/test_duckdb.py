@@ -337,3 +337,32 @@ class DuckDbTests(SynchronousTestCase):
                         {key: value for key, value in end.items() if value is not None},
                         {key: both for key, *both in wanted},
                     )
+
+    def test_tableGroups(self) -> None:
+        """
+        Counts and sums of a table's rows, whose groups change with their values: what the groups
+        have at the end.
+        """
+        for seed in self.seeds:
+            with self.seed(seed) as chance:
+                messages = messagesOf(chance, ["table"])[: chance.randint(1, 150)]
+                load(self.database, messages)
+                wanted = self.rows(
+                    "SELECT 'g' || value % 2, count(*), sum(value)::INTEGER FROM"
+                    " (SELECT k, last(value ORDER BY n) AS value FROM messages GROUP BY k)"
+                    " WHERE value IS NOT NULL GROUP BY ALL"
+                )
+                groups = table("table", STRING, INTEGER).groupBy(
+                    lambda _key, number: (f"g{number % 2}", number), STRING, INTEGER
+                )
+                sums = groups.reduce(lambda one, other: one + other, lambda one, other: one - other)
+                results = (groups.count().toStream().to("counts"), sums.toStream().to("sums"))
+                job = buildJob("groups", *results)
+                counted, summed = (
+                    {each.key: each.message for each in found}
+                    for found in self.sent(job, chance, messages, "counts", "sums")
+                )
+                self.assertEqual(
+                    {key: (count, summed[key]) for key, count in counted.items() if count},
+                    {key: (count, total) for key, count, total in wanted},
+                )
