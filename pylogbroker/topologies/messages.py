@@ -8,9 +8,10 @@ A frame is a length of four bytes and a body. The first byte of a body says whic
   - L{BATCH}: a number of eight bytes, and entries. An entry has a kind, a task, a count, a size,
   and as many bytes. A stream manager routes entries by task and never looks into their bytes.
 
-What entries hold: L{TUPLES} an array of tuples in MessagePack, for the instance that is the task;
-the others pairs or single numbers of eight bytes, for the acker of the spout that is the task
-(L{ROOTS}, L{ACKS}, L{FAILS}), or from there for the spout (L{ACKED}, L{FAILED}).
+What entries hold: L{TUPLES} tuples in MessagePack, for the instance that is the task, as
+L{pylogbroker.topologies.instance.collectors} describes them; the others pairs or single numbers of
+eight bytes, for the acker of the spout that is the task (L{ROOTS}, L{ACKS}, L{FAILS}), or from
+there for the spout (L{ACKED}, L{FAILED}).
 """
 
 from __future__ import annotations
