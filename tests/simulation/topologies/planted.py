@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from pylogbroker.topologies.acktrees import AckTrees
+from pylogbroker.topologies.connection import TopologyConnection
 from pylogbroker.topologies.instance.collectors import BoltCollector
 from pylogbroker.topologies.instance.runners import SpoutRunner
 from pylogbroker.topologies.link import LinkReceiver, LinkSender
+from pylogbroker.topologies.messages import Hello, Welcome
 from pylogbroker.topologies.plan import PhysicalPlan
-from pylogbroker.topologies.streammanager.ends import InstanceEnd
+from pylogbroker.topologies.streammanager.ends import InstanceEnd, _Sender, _Source
 from pylogbroker.topologies.streammanager.manager import StreamManager
 from tests.simulation.replication.planted import Plant
 
@@ -84,6 +86,22 @@ def settlesNothingLater(self: InstanceEnd) -> None:
     """What was not confirmed while spouts stood still never is."""
 
 
+def greetsAll(self: _Source, connection: TopologyConnection, hello: Hello) -> None:
+    """The hello that arrives last counts, whenever it was said."""
+    if hello.incarnation != self._current.incarnation:
+        self._current = _Sender(hello.incarnation)
+    former, self._connection = self._connection, connection
+    if former is not None:
+        former.abort("it has connected again")
+    connection.send(Welcome(self._manager.incarnation, self._current.receiver.received))
+
+
+def believesAll(self: LinkSender, isSameReceiver: bool, received: int) -> None:
+    """What a receiver says that it has is believed, though it has confirmed more."""
+    self._confirmed = 0
+    _begin(self, isSameReceiver, received)
+
+
 def failsAgain(self: SpoutRunner, roots: Sequence[int]) -> None:
     """A spout's tuple that has failed is still pending."""
     for root in roots:
@@ -124,6 +142,12 @@ PLANTS = {
     ),
     "confirmations that are withheld for good": Plant(
         "made here", "no rest", 47, [(InstanceEnd, "tellPressure", settlesNothingLater)]
+    ),
+    "a hello that arrives behind a later one": Plant(
+        "made here, and found",
+        "no rest",
+        2050,
+        [(_Source, "_greet", greetsAll), (LinkSender, "begin", believesAll)],
     ),
     "a spout's tuple that fails again": Plant(
         "made here", "and was failed", 1, [(SpoutRunner, "_failThose", failsAgain)]
