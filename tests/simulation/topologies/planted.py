@@ -135,10 +135,10 @@ PLANTS = {
         "Storm's acker", "is acknowledged without", 1, [(AckTrees, "acknowledge", completesEarly)]
     ),
     "a tuple in the tree of its first anchor alone": Plant(
-        "Storm's acker", "is acknowledged without", 1, [(BoltCollector, "_newRoots", sharesAnEdge)]
+        "Storm's acker", "is acknowledged without", 16, [(BoltCollector, "_newRoots", sharesAnEdge)]
     ),
     "older plans": Plant(
-        "Heron's paper", "and has", 113, [(StreamManager, "setPlan", takesOlderPlans)]
+        "Heron's paper", "and has", 356, [(StreamManager, "setPlan", takesOlderPlans)]
     ),
     "confirmations that are withheld for good": Plant(
         "made here", "no rest", 47, [(InstanceEnd, "tellPressure", settlesNothingLater)]
