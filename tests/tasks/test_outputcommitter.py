@@ -130,6 +130,23 @@ class LostMessageTests(ContainerCase):
         )
         self.assertEqual((await self.positions("remember", "words"))[0], 0)
 
+    def test_small(self) -> Deferred[None]:
+        """Of small messages an error tells the first and the last with which one was sent."""
+        return Deferred.fromCoroutine(self._loseSmall())
+
+    async def _loseSmall(self) -> None:
+        await self.createTopic("words", 1)
+        await self.publish("words", "a", "b", "c")
+        self.broker.injectError("Produce", "INVALID_RECORD", topic="out", count=None)
+        outputs = [Output("out", STRING, STRING)]
+        job = Job("enlarge", Enlarge, [Input("words", STRING)], outputs)
+        failure = await self.failureOf(self.make(job).run(), UnknownOutcomeError)
+        self.assertIn(
+            "3 messages that tasks sent were not confirmed: task enlarge-0: one of 3 messages, for"
+            " offset 0 of partition 0 of words to offset 2 of partition 0 of words: out-",
+            str(failure),
+        )
+
     def test_aboveRequestSize(self) -> Deferred[None]:
         """
         A message that makes a task send, or store, more than C{max.request.size} of the producer
