@@ -217,7 +217,6 @@ class TaskContainer:
         self._purger: RepartitionPurger | None = None
         self._turn = 0  # of the task that gets messages first
         self._commitAtMs = self._windowAtMs = 0.0
-        self._isCommitTimed = bool(settings.commitIntervalMs)
         isIdOwn = not containerId
         containerId = containerId or f"{int(random() * 2**48):012x}"
         transactionalId = f"{job.name}-{containerId}" if settings.isExactlyOnce else None
@@ -243,6 +242,10 @@ class TaskContainer:
             assignor=TaskAssignor(self._taskState, self._stores.standbyCount, self._stores.follow),
             random=random,
         )
+        self._commitIntervalMs = settings.commitIntervalMs
+        if settings.isExactlyOnce:  # or no transaction with outputs would last until its commit
+            limitMs = producing.transactionTimeoutMs // 2
+            self._commitIntervalMs = min(self._commitIntervalMs, limitMs)
         self._committer = OutputCommitter(
             reactor,
             job,
@@ -361,7 +364,7 @@ class TaskContainer:
                 self._admin, self._topics.repartitions, self.settings.repartitionPurgeIntervalMs
             )
         now = self._nowMs()
-        self._commitAtMs = now + self.settings.commitIntervalMs
+        self._commitAtMs = now + self._commitIntervalMs
         self._windowAtMs = now + self.job.windowMs
         topics = self._topics
         self._reporter.start({**topics.inputs, **topics.broadcasts, **topics.repartitions})
@@ -438,7 +441,7 @@ class TaskContainer:
                 isIdle = False  # messages may have come meanwhile
             if self._nowMs() >= self._commitAtMs:
                 await self._exclusively(self._commit)
-                isIdle = isIdle and not self.settings.commitIntervalMs
+                isIdle = isIdle and not self._commitIntervalMs
             if self._purger is not None:
                 self._purger.tick(self._nowMs(), self._committer.committed)
             if isIdle and not self._isStopping:
@@ -481,7 +484,7 @@ class TaskContainer:
         due = [each.dueAtMs for each in running if each.dueAtMs is not None]
         if self.job.windowMs:
             due.append(self._windowAtMs)
-        if self.settings.commitIntervalMs:  # with 0 each batch was committed
+        if self._commitIntervalMs:  # with 0 each batch was committed
             due.append(self._commitAtMs)
         limitMs = END_CHECK_MS if self._isUntilEnd else IDLE_MS
         ms = max(min([each - self._nowMs() for each in due] + [limitMs]), 1)
@@ -629,7 +632,7 @@ class TaskContainer:
 
     def _isCommitDue(self) -> bool:
         """Whether a commit is due within a batch. Called on the worker's thread, too."""
-        return self._isCommitTimed and self._reactor.seconds() * 1000 >= self._commitAtMs
+        return bool(self._commitIntervalMs) and self._reactor.seconds() * 1000 >= self._commitAtMs
 
     async def _window(self) -> None:
         self._windowAtMs = self._nowMs() + self.job.windowMs
@@ -667,7 +670,7 @@ class TaskContainer:
             await self._committer.commit(self._instances())
         finally:
             # Behind it: a commit that takes longer than the interval leaves time for messages.
-            self._commitAtMs = self._nowMs() + self.settings.commitIntervalMs
+            self._commitAtMs = self._nowMs() + self._commitIntervalMs
 
     def _beginnings(self) -> dict[TopicPartition, int]:
         """Where the first message is that the tasks get, as far as it is known."""

@@ -20,7 +20,7 @@ What must be true:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ from pylogbroker.records.batchbuilder import recordSizeMax
 from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import Entry, KeyValueStore
-from pylogbroker.tasks.taskinstance import OutgoingRecord, TaskInstance
+from pylogbroker.tasks.taskinstance import IncomingRecord, OutgoingRecord, TaskInstance
 from pylogbroker.types import TopicPartition, formatCount
 
 LOST_TRANSACTION_COUNT_MAX = 5
@@ -57,6 +57,9 @@ Transactions in a row that may lose messages: the tasks begin anew behind each, 
 brokers never take, such as a message that is too large, for ever.
 """
 
+TOLD_SIZE = 4_096
+"""Bytes; of a message that has as many an error tells exactly which it was."""
+
 log = Logger()
 
 Changed = list[tuple[TaskInstance, KeyValueStore[Any, Any], list[Entry]]]
@@ -64,44 +67,40 @@ Changed = list[tuple[TaskInstance, KeyValueStore[Any, Any], list[Entry]]]
 
 
 class _Sent(FailureWaiter):
-    """What a task has sent, or changed in a store, until it is confirmed."""
+    """What a task has sent, until it is confirmed: one message, or several small ones."""
 
-    __slots__ = ("_onLost", "_record", "_storeName", "_task")
+    __slots__ = ("_onLost", "_text")
 
-    def __init__(
-        self,
-        onLost: Callable[[str, bool], None],
-        task: TaskInstance,
-        record: OutgoingRecord,
-        storeName: str = "",
-    ) -> None:
+    def __init__(self, onLost: Callable[[str, bool], None], task: TaskInstance, what: str) -> None:
         """
         @param onLost: told when it is lost: what it was, and why, for people; and whether that is
             the reason why the transaction is lost, and not what follows from it.
-        @param storeName: of a change; otherwise empty.
         """
         self._onLost = onLost
-        self._task = task
-        self._record = record
-        self._storeName = storeName
+        self._text = f"task {task.taskName}: {what}"
 
     def errback(self, failure: Failure) -> None:
-        record, task = self._record, self._task
         assert failure.value is not None
-        size = recordSizeMax(record.key, record.value, record.headers)
-        if self._storeName:
-            what = f"a change of store {self._storeName} of {size:,} bytes for {record.topic}"
-            handled = [f"{at} of {place}" for place, at in sorted(task.positions.items())]
-            # Which message it was of is not kept: the next one may have changed the key again.
-            why = f"of messages before offset {', '.join(handled)}" if handled else ""
-        else:
-            what = f"a message of {size:,} bytes for {record.topic}"
-            topic, partition, offset = record.source or ("", 0, 0)
-            why = f"for offset {offset} of partition {partition} of {topic}" if topic else ""
-        self._onLost(
-            f"task {task.taskName}: {what}{why and ', '}{why}: {describeError(failure.value)}",
-            not isinstance(failure.value, TransactionAbortedError),
-        )
+        isReason = not isinstance(failure.value, TransactionAbortedError)
+        self._onLost(f"{self._text}: {describeError(failure.value)}", isReason)
+
+
+def _told(record: OutgoingRecord) -> str:
+    """A message that was sent, for people."""
+    size = recordSizeMax(record.key, record.value, record.headers)
+    text, source = f"a message of {size:,} bytes for {record.topic}", record.source
+    return text if source is None else f"{text}, for {_placeOf(source)}"
+
+
+def _toldOf(records: Sequence[OutgoingRecord]) -> str:
+    """One of the small messages that were sent, for people."""
+    sources = [each.source for each in (records[0], records[-1]) if each.source is not None]
+    text = f"one of {formatCount(len(records), 'message')}"
+    return f"{text}, for {' to '.join(map(_placeOf, sources))}" if sources else text
+
+
+def _placeOf(source: IncomingRecord) -> str:
+    return f"offset {source.offset} of partition {source.partition} of {source.topic}"
 
 
 class OutputCommitter:
@@ -163,12 +162,18 @@ class OutputCommitter:
         producer = self._producer
         for instance in instances:
             outputs = instance.takeOutputs()
-            if outputs:
-                await self._begin()
+            if not outputs:
+                continue
+            await self._begin()
+            # An object for each message would cost more than the rest of this.
+            common = _Sent(self._lost, instance, _toldOf(outputs))
             for each in outputs:
                 await producer.whenReady()
-                # Without the source, which is not the producer's.
-                producer.sendNoWait(*each[:-1], _Sent(self._lost, instance, each))
+                topic, value, key, headers, timestamp, partition, _source = each
+                waiter = common
+                if len(value or b"") + len(key or b"") >= TOLD_SIZE:
+                    waiter = _Sent(self._lost, instance, _told(each))
+                producer.sendNoWait(topic, value, key, headers, timestamp, partition, waiter)
 
     def _lost(self, text: str, isReason: bool) -> None:
         if not self._lossReason or (isReason and not self._isReasonKnown):
@@ -265,19 +270,23 @@ class OutputCommitter:
             if topic != before and not self._isExactlyOnce:
                 await self._confirm(positions)
             before = topic
-            records = [
-                OutgoingRecord(topic, value, key, (), None, instance.partition)
-                for key, value in entries
-            ]
-            for each in records[:-1]:
-                await producer.whenReady()
-                producer.sendNoWait(*each[:-1], _Sent(self._lost, instance, each, store.name))
-            await producer.whenReady()
+            # Which message a change is of is not known: a later one may have changed the key again.
+            handled = [f"{at} of {place}" for place, at in sorted(instance.positions.items())]
+            behind = f"of messages before offset {', '.join(handled)}" if handled else "of a window"
+            common = _Sent(self._lost, instance, f"a change of store {store.name}, {behind}")
             found: list[RecordMetadata] = []
             lasts.append(found)
-            sending = producer.send(*records[-1][:-1])
-            last = _Sent(self._lost, instance, records[-1], store.name)
-            sending.addCallbacks(found.append, last.errback)
+            for number, (key, value) in enumerate(entries, 1):
+                waiter, size = common, recordSizeMax(key, value, ())
+                if size >= TOLD_SIZE:
+                    what = f"a change of store {store.name} of {size:,} bytes for {topic}, {behind}"
+                    waiter = _Sent(self._lost, instance, what)
+                await producer.whenReady()
+                given = (topic, value, key, (), None, instance.partition)
+                if number < len(entries):
+                    producer.sendNoWait(*given, waiter)
+                else:
+                    producer.send(*given).addCallbacks(found.append, waiter.errback)
         return lasts
 
     def _markOf(self, store: KeyValueStore[Any, Any], last: list[RecordMetadata]) -> ChangelogMark:

@@ -100,8 +100,8 @@ class OutgoingRecord(NamedTuple):
 
     @ivar partition: L{None}: the key's.
     @ivar timestamp: milliseconds since the epoch; L{None}: the producer's.
-    @ivar source: the topic, partition and offset of the message that it was sent for; L{None}:
-        there is none, for example in C{window}.
+    @ivar source: the message for which it was sent; L{None}: there is none, for example in
+        C{window}.
     """
 
     topic: str
@@ -110,7 +110,7 @@ class OutgoingRecord(NamedTuple):
     headers: Headers
     timestamp: int | None
     partition: int | None
-    source: tuple[str, int, int] | None = None
+    source: IncomingRecord | None = None
 
 
 class TaskInstance:
@@ -232,13 +232,14 @@ class TaskInstance:
                 f"a message for topic {topic} of {size:,} bytes: max.request.size of the producer"
                 f" allows {self._recordSizeMax:,}"
             )
-        record = self._record
-        source = None if record is None else (record.topic, record.partition, record.offset)
-        self._add(OutgoingRecord(topic, message, key, headers, timestamp, partition, source))
+        fields = (topic, message, key, headers, timestamp, partition, self._record)
+        # As C{_make} without its call: this is done for each message.
+        self._add(tuple.__new__(OutgoingRecord, fields), size)
 
-    def _add(self, record: OutgoingRecord) -> None:
+    def _add(self, record: OutgoingRecord, size: int) -> None:
+        """@param size: see L{recordSizeMax}."""
         self.outputs.append(record)
-        self.outputSize += OUTPUT_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+        self.outputSize += OUTPUT_OVERHEAD - RECORD_OVERHEAD_MAX + size
 
     def commit(self) -> None:
         """See L{pylogbroker.tasks.api.TaskCoordinator}."""
@@ -390,12 +391,15 @@ class TaskInstance:
         if self._job.onError == STOP:
             raise failure from error
         if self._job.onError == DEAD_LETTER:
-            self._add(self._deadLetterOf(record, reason))
+            self._add(*self._deadLetterOf(record, reason))
         self.failedCount += 1
         self._onLeftOut(failure)
 
-    def _deadLetterOf(self, record: IncomingRecord, reason: str) -> OutgoingRecord:
-        """@raise TaskFailedError: with its headers the message is too large for the producer."""
+    def _deadLetterOf(self, record: IncomingRecord, reason: str) -> tuple[OutgoingRecord, int]:
+        """
+        @return: it, and its size.
+        @raise TaskFailedError: with its headers the message is too large for the producer.
+        """
         headers = [
             *record.headers,
             (REASON_HEADER, reason.encode(errors="backslashreplace")[:REASON_SIZE_MAX]),
@@ -403,17 +407,19 @@ class TaskInstance:
             (PARTITION_HEADER, b"%d" % record.partition),
             (OFFSET_HEADER, b"%d" % record.offset),
         ]
-        source = (record.topic, record.partition, record.offset)
         size = recordSizeMax(record.key, record.value, headers)
         if size > self._recordSizeMax:
             reason += (
                 f"; as a dead letter it has {size:,} bytes: max.request.size of the producer"
                 f" allows {self._recordSizeMax:,}"
             )
-            raise TaskFailedError(self.taskName, *source, reason)
+            raise TaskFailedError(
+                self.taskName, record.topic, record.partition, record.offset, reason
+            )
         timestamp = record.timestamp if record.timestamp >= 0 else None
         topic = self._job.deadLetters
-        return OutgoingRecord(topic, record.value, record.key, headers, timestamp, None, source)
+        letter = OutgoingRecord(topic, record.value, record.key, headers, timestamp, None, record)
+        return letter, size
 
 
 def _isNumber(value: object, numberMax: int) -> bool:

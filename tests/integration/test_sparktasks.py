@@ -43,7 +43,9 @@ class SparkTaskCase(SparkCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.broker = BackgroundBroker({"num.partitions": str(TASK_COUNT)}).start()
+        # Messages have times of long ago, and a slow machine lets retention run.
+        properties = {"num.partitions": str(TASK_COUNT), "log.retention.ms": "-1"}
+        self.broker = BackgroundBroker(properties).start()
         self.addCleanup(self.broker.close)
         self.servers = {"kafka.bootstrap.servers": self.broker.bootstrapServers}
 

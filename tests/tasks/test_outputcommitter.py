@@ -130,6 +130,23 @@ class LostMessageTests(ContainerCase):
         )
         self.assertEqual((await self.positions("remember", "words"))[0], 0)
 
+    def test_small(self) -> Deferred[None]:
+        """Of small messages an error tells the first and the last with which one was sent."""
+        return Deferred.fromCoroutine(self._loseSmall())
+
+    async def _loseSmall(self) -> None:
+        await self.createTopic("words", 1)
+        await self.publish("words", "a", "b", "c")
+        self.broker.injectError("Produce", "INVALID_RECORD", topic="out", count=None)
+        outputs = [Output("out", STRING, STRING)]
+        job = Job("enlarge", Enlarge, [Input("words", STRING)], outputs)
+        failure = await self.failureOf(self.make(job).run(), UnknownOutcomeError)
+        self.assertIn(
+            "3 messages that tasks sent were not confirmed: task enlarge-0: one of 3 messages, for"
+            " offset 0 of partition 0 of words to offset 2 of partition 0 of words: out-",
+            str(failure),
+        )
+
     def test_aboveRequestSize(self) -> Deferred[None]:
         """
         A message that makes a task send, or store, more than C{max.request.size} of the producer
@@ -264,6 +281,11 @@ class ReplacedProducerTests(ContainerCase):
         await self.publish("words", "a", "b", "a")
 
     async def _send(self, isOwn: bool, onRecord: Any, timeoutMs: int = 300) -> None:
+        await self._sending(isOwn, onRecord, timeoutMs).run()
+
+    def _sending(
+        self, isOwn: bool, onRecord: Any, timeoutMs: int, isUntilEnd: bool = True
+    ) -> TaskContainer:
         class Sending(StreamTask):
             """Sends each word."""
 
@@ -285,13 +307,29 @@ class ReplacedProducerTests(ContainerCase):
             "max.poll.records": "1",
         }
         id_ = "" if isOwn else "first"
-        container = TaskContainer(reactor, job, settings, isUntilEnd=True, containerId=id_)
+        container = TaskContainer(reactor, job, settings, isUntilEnd=isUntilEnd, containerId=id_)
         self.addCleanup(container.stop)
-        await container.run()
+        return container
 
     async def _check(self, keys: str) -> None:
         found = await readAll(reactor, self.broker.bootstrapServers, "out")
         self.assertEqual("".join((each.key or b"").decode() for each in found), keys)
+
+    def test_longInterval(self) -> Deferred[None]:
+        """
+        A C{commit.interval.ms} that is longer than a transaction may last is cut: otherwise brokers
+        would abort each one before its commit.
+        """
+        return Deferred.fromCoroutine(self._commitSooner())
+
+    async def _commitSooner(self) -> None:
+        await self._publish()
+        container = self._sending(True, lambda envelope: None, 2_000, isUntilEnd=False)
+        running = container.run()
+        await self.until(lambda: container.commitCount)
+        await container.stop()
+        await running
+        await self._check("aba")
 
     def test_tooLong(self) -> Deferred[None]:
         """

@@ -118,6 +118,7 @@ class RevokeTests(RaceCase):
         settings: dict[str, Any] = {
             "processing_guarantee": EXACTLY_ONCE,
             "commit_interval_ms": str(HOLD_MS),
+            "producer_transaction_timeout_ms": str(2 * HOLD_MS),
             **QUIET,
         }
         container = self.make(self.noting(), isUntilEnd=False, **settings)

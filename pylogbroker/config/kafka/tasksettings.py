@@ -65,7 +65,8 @@ class KafkaTaskSettings(KafkaClientSettings):
         NOT_NEGATIVE,
         None,
         "How often outputs, stores and positions are committed, in milliseconds; 0: behind each "
-        "batch of messages.",
+        "batch of messages. With `exactly_once_v2` it is at most half of "
+        "`producer.transaction.timeout.ms`.",
         derived="30000; with `exactly_once_v2` 100",
     )
     statestoreCacheMaxBytes = ConfigKey(

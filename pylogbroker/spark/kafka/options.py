@@ -128,6 +128,10 @@ def _parseTimestamps(text: str) -> dict[TopicPartition, int]:
     return _parseNumbers(text, 0, "timestamps")
 
 
+def _parseStops(text: str) -> dict[TopicPartition, int]:
+    return _parseNumbers(text, 0, "offsets")
+
+
 def parseDurationMs(text: str) -> int:
     """
     A time as Spark writes it, such as C{15m}, in milliseconds. Without a unit it is milliseconds.
@@ -322,6 +326,12 @@ class KafkaSourceOptions(KafkaOptions):
     )
     endingOffsets = ownKey(
         "endingOffsets", Parsed(parseKafkaOffsets), "latest", "A word, or offsets as JSON."
+    )
+    stopOffsets = ownKey(
+        "stopOffsets",
+        Nullable(Parsed(_parseStops)),
+        "",
+        "Offsets as JSON: a stream reads no further in the topics that are named here.",
     )
     startingTimestamp = ownKey(
         "startingTimestamp", Nullable(Integer(0, LONG_MAX)), "", "Milliseconds since 1970."

@@ -194,6 +194,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for where, each in bounds.items()
                 if where in before or where in self._targets
             }
+        bounds = self._untilStop(bounds, before)
         for where in sorted(before.keys() - bounds.keys()):
             self._reportGone(before[where])
         ahead = {
@@ -211,6 +212,22 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         unchanged = {where: each._replace(start=each.end) for where, each in before.items()}
         after = unchanged | ahead
         return start if after == unchanged else encodeKafkaCheckpoint(after)
+
+    def _untilStop(
+        self, bounds: dict[TopicPartition, LogBounds], before: Mapping[TopicPartition, KafkaRange]
+    ) -> dict[TopicPartition, LogBounds]:
+        """The bounds, up to C{stopOffsets}. What was read before is not unread."""
+        stops = self._options.stopOffsets
+        if not stops:
+            return bounds
+        topics = {where.topic for where in stops}
+        found = {}
+        for where, each in bounds.items():
+            if where.topic in topics:
+                read = before[where].end if where in before else each.earliest
+                each = each._replace(latest=min(each.latest, max(stops.get(where, 0), read)))
+            found[where] = each
+        return found
 
     def _isDelayed(self, size: int) -> bool:
         """

@@ -20,9 +20,9 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import checkCode
 from pylogbroker.spark.kafka.options import KafkaSourceOptions
-from pylogbroker.spark.kafka.ranges import asked, logBounds, selectedPartitions
+from pylogbroker.spark.kafka.ranges import LogBounds, asked, logBounds, selectedPartitions
 from pylogbroker.spark.kafka.source import decodeKafkaCheckpoint
-from pylogbroker.types import TopicPartition
+from pylogbroker.types import TopicPartition, byTopic
 
 TIMEOUT_MS = 30_000
 
@@ -51,6 +51,11 @@ def checkpointTopics(checkpoint: str) -> set[str]:
     return {place.topic for place in decodeKafkaCheckpoint(json.loads(last))}
 
 
+def _endsOf(bounds: Mapping[TopicPartition, LogBounds]) -> dict[TopicPartition, int]:
+    """The ends of those partitions that have something."""
+    return {place: each.latest for place, each in bounds.items() if each.latest > each.earliest}
+
+
 class InputPositions:
     """
     The inputs of a query, and topics that it writes and reads.
@@ -68,31 +73,32 @@ class InputPositions:
         self._ends: dict[TopicPartition, int] = {}
         self._purged: dict[TopicPartition, int] = {}
 
-    def _found(self, ofRepartitions: bool) -> dict[TopicPartition, int]:
-        """Where partitions end now that have something."""
+    def _found(self, ofRepartitions: bool) -> dict[TopicPartition, LogBounds]:
+        """Where partitions begin and end now."""
         options = self._options
 
-        def ask() -> dict[TopicPartition, int]:
+        def ask() -> dict[TopicPartition, LogBounds]:
             with options.cluster() as cluster:
                 places = [
                     place
                     for place in selectedPartitions(options, cluster)
                     if (place.topic in self.repartitions) == ofRepartitions
                 ]
-                found = logBounds(options, cluster, places)
-            return {
-                place: each.latest for place, each in found.items() if each.latest > each.earliest
-            }
+                return logBounds(options, cluster, places)
 
         return asked(options, ask)
 
-    def fixEnds(self) -> None:
+    def fixEnds(self) -> dict[str, str]:
         """
         What the inputs have now is to be handled.
 
+        @return: options of the source, with which a stream reads no more of them.
         @raise PylogbrokerError: no broker can be asked.
         """
-        self._ends = self._found(ofRepartitions=False)
+        found = self._found(ofRepartitions=False)
+        self._ends = _endsOf(found)
+        stops = byTopic({place: each.latest for place, each in found.items()})
+        return {"stopOffsets": json.dumps(stops)}
 
     def areReached(self, handled: Mapping[TopicPartition, int]) -> bool:
         """
@@ -106,7 +112,7 @@ class InputPositions:
             return False
         if not self.repartitions:
             return True
-        ends = self._found(ofRepartitions=True)
+        ends = _endsOf(self._found(ofRepartitions=True))
         return all(handled.get(place, -1) >= end for place, end in ends.items())
 
     def purge(self, handled: Mapping[TopicPartition, int]) -> None:

@@ -42,8 +42,9 @@ from pylogbroker.spark.tasks.operatorstages import (
     COUNT_SCHEMA,
     RESULT_SCHEMA,
     SENT_SCHEMA,
+    CountStage,
     ResultStage,
-    SourceStage,
+    SentStage,
 )
 from pylogbroker.spark.tasks.processor import INPUT_COLUMNS, OUTPUT_SCHEMA, TaskProcessor
 from pylogbroker.tasks.job import Job
@@ -195,20 +196,23 @@ class JobQuery:
         self._seenBatch = -1
         self._progress = JobProgress()
         self.obstacles = obstaclesOf(job, areOperatorsWanted)
-        self._plan = None if self.obstacles else operatorPlan(job.steps)
+        plan = None if self.obstacles else operatorPlan(job.steps)
         self._repartitions = (
-            [] if self._plan else [job.repartitionTopicOf(each) for each in job.repartitions]
+            [] if plan else [job.repartitionTopicOf(each) for each in job.repartitions]
         )
         self._topics = [*(each.topic for each in job.inputs), *self._repartitions]
         self._positions = InputPositions(self._options(self._topics), self._repartitions)
-        if self._plan:
-            source = SourceStage(job, self._plan, taskCount, place.cacheSize)
-            self._worker: Any = (source, ResultStage(job, self._plan))
-        else:
-            self._worker = TaskProcessor(job, place.cacheSize)
+        self._sent: SentStage | None = None
+        self._counted: tuple[CountStage, ResultStage] | None = None
+        if plan and plan.counts:
+            count = CountStage(job, plan, taskCount, place.cacheSize)
+            self._counted = count, ResultStage(job, plan)
+        elif plan:
+            self._sent = SentStage(job, plan, place.cacheSize)
+        self._processor = TaskProcessor(job, place.cacheSize)
         try:
             pickled: Any = cloudpickle
-            pickled.dumps(self._worker)
+            pickled.dumps((self._sent, self._counted, self._processor))
         except Exception as error:  # of whatever the author's objects hold
             raise ConfigurationError(
                 f"job {job.name}: it cannot be sent to Spark's workers: {describeError(error)}"
@@ -239,10 +243,7 @@ class JobQuery:
             self._begin(self._topics, isUntilEnd)
 
     def _checkWay(self) -> None:
-        if not self._plan:
-            way = BY_TASKS
-        else:
-            way = BY_COUNTS if self._plan.counts else BY_FUNCTIONS
+        way = BY_COUNTS if self._counted else BY_FUNCTIONS if self._sent else BY_TASKS
         path = Path(self.checkpoint, _WAY)
         if not checkpointTopics(self.checkpoint):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,8 +271,6 @@ class JobQuery:
                 self._spark.conf.set(name, value)
             # Spark looks for the sink in the session of the thread, which this call sets.
             self._spark.createDataFrame([], "nothing int")
-            writer = self._newWriter(topics).queryName(self.job.name)
-            writer = writer.option("checkpointLocation", self.checkpoint)
             options = self._options(topics)
             self._positions = InputPositions(options, [*set(self._repartitions) & set(topics)])
             # A query with timers has no end in the trigger of what is available now, and what it
@@ -279,8 +278,10 @@ class JobQuery:
             isOwnEnd = bool(self.job.windowMs or self._positions.repartitions)
             self._endsByPosition = isUntilEnd and isOwnEnd
             if self._endsByPosition:
-                self._positions.fixEnds()
-            elif isUntilEnd:
+                options |= self._positions.fixEnds()
+            writer = self._newWriter(options).queryName(self.job.name)
+            writer = writer.option("checkpointLocation", self.checkpoint)
+            if isUntilEnd and not isOwnEnd:
                 writer = writer.trigger(availableNow=True)
             self._query = writer.start()
         except (PySparkException, Py4JError) as error:
@@ -303,32 +304,29 @@ class JobQuery:
             SUBSCRIBE.key: ",".join(topics),
         }
 
-    def _newWriter(self, topics: list[str]) -> DataStreamWriter:
+    def _newWriter(self, options: dict[str, str]) -> DataStreamWriter:
         sinkOptions = {
             **self._place.cluster,
             **self._place.writing,
             "timestampColumn": "timestamp",
         }
-        if self._plan and self._plan.counts:
+        if self._counted:
 
             def write(batch: DataFrame, _number: int) -> None:
                 batch.write.format("pylogbroker").mode("append").options(**sinkOptions).save()
 
             # Spark's sinks in Python do not take updates, as batches they do.
-            counted = self._messages(self._counted(topics))
-            return counted.writeStream.outputMode("update").foreachBatch(write)
-        if self._plan:
-            source, _ = self._worker
-            sent = self._observed(self._read(topics).mapInArrow(source, SENT_SCHEMA))
+            results = self._messages(self._results(options, *self._counted))
+            return results.writeStream.outputMode("update").foreachBatch(write)
+        if self._sent:
+            sent = self._observed(self._read(options).mapInArrow(self._sent, SENT_SCHEMA))
         else:
-            sent = self._observed(self._handled(topics))
+            sent = self._observed(self._handled(options))
         messages = self._messages(sent.where("topic IS NOT NULL"))
         return messages.writeStream.format("pylogbroker").options(**sinkOptions)
 
-    def _read(self, topics: list[str]) -> DataFrame:
-        stream = (
-            self._spark.readStream.format("pylogbroker").options(**self._options(topics)).load()
-        )
+    def _read(self, options: dict[str, str]) -> DataFrame:
+        stream = self._spark.readStream.format("pylogbroker").options(**options).load()
         broadcast = [each.topic for each in self.job.inputs if each.isBroadcast]
         own = sql.array("partition")
         every = sql.array(*map(sql.lit, range(self._taskCount)))
@@ -341,25 +339,25 @@ class JobQuery:
             }
         ).select(*INPUT_COLUMNS)
 
-    def _handled(self, topics: list[str]) -> DataFrame:
+    def _handled(self, options: dict[str, str]) -> DataFrame:
         """What the tasks give."""
         return (
-            self._read(topics)
+            self._read(options)
             .groupBy("task")
             .transformWithState(
-                self._worker,
+                self._processor,
                 OUTPUT_SCHEMA,
                 "Append",
                 "ProcessingTime" if self.job.windowMs else "None",
             )
         )
 
-    def _counted(self, topics: list[str]) -> DataFrame:
+    def _results(
+        self, options: dict[str, str], count: CountStage, result: ResultStage
+    ) -> DataFrame:
         """What comes of the counts that a micro-batch changes."""
-        source, result = self._worker
-        # Counts have no headers.
-        rows = self._read(topics).drop("headers")
-        partial = self._observed(rows.mapInArrow(source, COUNT_SCHEMA))
+        rows = self._read(options).drop("headers")  # counts have none
+        partial = self._observed(rows.mapInArrow(count, COUNT_SCHEMA))
         counts = (
             partial.where("store IS NOT NULL")
             .groupBy("store", "task", "key")

@@ -22,6 +22,8 @@ from pylogbroker.tasks.streams.steps import (
     PlanStep,
     RepartitionStep,
     Sink,
+    TableAggregation,
+    TableGroup,
     TableSource,
     WindowedAggregation,
     WindowJoin,
@@ -36,6 +38,7 @@ _WINDOW = "Spark closes windows by one watermark for all tasks, and no changelog
 _WINDOW_JOIN = "Spark's join forgets messages by one watermark for all tasks, and has no changelog"
 _TABLE_JOIN = "Spark has no operator that joins tables while they change"
 _FUNCTION = "Spark's aggregations call no function for each message"
+_GROUP = "Spark has no operator for groups of a table, whose changes take away from one"
 _SECOND = "it comes of another count, and Spark has one aggregation in such a query"
 _MIXED = "it merges what comes of a count with other messages"
 _BESIDE = "it does not come of a count, and a query that counts gives only counts"
@@ -128,6 +131,8 @@ def _obstacleOf(step: PlanStep, results: set[int], hasCount: bool) -> str:
         return _TABLE_JOIN
     if isinstance(step, WindowedAggregation):
         return _WINDOW
+    if isinstance(step, TableGroup | TableAggregation):
+        return _GROUP
     if isinstance(step, Aggregation):
         if step.operation != COUNT:
             return _FUNCTION

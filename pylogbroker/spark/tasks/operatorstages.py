@@ -13,7 +13,7 @@ What must be true:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -83,15 +83,14 @@ log = logging.getLogger(__name__)
 
 class PartialCounts:
     """
-    The counts of one step, of the messages of one task that a worker has seen. In the place of the
-    step's store.
+    The counts of one step, of the messages of one partition that a worker has seen.
 
-    @ivar dirtySize: bytes, about.
+    @ivar size: bytes, about.
     """
 
     def __init__(self, key: Serde) -> None:
         """@param key: the step's."""
-        self.dirtySize = 0
+        self.size = 0
         self._encode = key.encode
         self._texts: dict[str, bytes] = {}  # what encoded texts are: most keys come often
         self._counts: dict[bytes, list[int]] = {}
@@ -117,7 +116,7 @@ class PartialCounts:
             found = counts.get(data)
             if found is None:
                 counts[data] = [1, timestamp]
-                self.dirtySize += ENTRY_OVERHEAD + 2 * len(data)
+                self.size += ENTRY_OVERHEAD + 2 * len(data)
             else:
                 found[0] += 1
                 if timestamp > found[1]:
@@ -130,22 +129,25 @@ class PartialCounts:
         taken = list(self._counts.items())
         self._counts.clear()
         self._texts.clear()
-        self.dirtySize = 0
+        self.size = 0
         return taken
-
-    def begin(self) -> None:
-        """A task begins a message, of which nothing is taken back: a failure ends the query."""
-
-    rollBack = begin
 
 
 class _SourceTask(PlanTask):
-    """Does the steps before the counts."""
+    """
+    Does the steps before the counts.
+
+    @ivar counts: by the names of the steps.
+    """
+
+    def __init__(self, steps: Sequence[PlanStep]) -> None:
+        super().__init__(steps)
+        self.counts: dict[str, PartialCounts] = {}
 
     def operatorOf(self, step: PlanStep, forward: Take) -> tuple[Take, ...]:
         """See L{PlanTask}."""
         if isinstance(step, Aggregation):
-            counts: Any = self.around.storeOf(step)
+            counts = self.counts[step.name] = PartialCounts(_known(step.key))
             return (counts.adder(self.around.droppedOf(step)),)
         if isinstance(step, RepartitionStep):
             readers = [each for each in self.steps if step in each.parents]
@@ -172,16 +174,57 @@ def _shuffle(step: RepartitionStep, around: Surroundings, forward: Take) -> Take
     return take
 
 
-class SourceStage:
-    """What each message does before Spark counts, or at all, if the job has no count."""
+class SentStage:
+    """What each message does, in a job without counts."""
+
+    def __init__(self, job: Job, plan: OperatorPlan, unsettledMax: int) -> None:
+        """@param unsettledMax: bytes of messages that are kept before they leave for Spark."""
+        self._job = replace(job, task=partial(_SourceTask, plan.before))
+        self._unsettledMax = unsettledMax
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """
+        For C{mapInArrow}.
+
+        @param batches: of our source, each partition in the order of its offsets.
+        @return: L{SENT_SCHEMA}.
+        @raise TaskFailedError: a message cannot be handled, and C{onError} is C{stop}.
+        """
+        instances: dict[int, TaskInstance] = {}
+        for batch in batches:
+            for partition, records in _recordsOf(batch).items():
+                instance = instances.get(partition)
+                if instance is None:
+                    instance = TaskInstance(self._job, partition, {}, self._unsettledMax, _leaveOut)
+                    instance.init()
+                    instances[partition] = instance
+                at = 0
+                while at < len(records):
+                    at = instance.process(records, at)
+                    yield self._settled(instance)
+
+    def _settled(self, instance: TaskInstance) -> pa.RecordBatch:
+        """What an instance has done since the last call."""
+        done = (instance.handledCount, instance.failedCount)
+        instance.handledCount = instance.failedCount = 0
+        rows = [(*row, 0, 0) for row in map(_rowOf, instance.takeOutputs())]
+        return _batchOf(_SENT, [*rows, (*[None] * len(_MESSAGE), *done)])
+
+
+class CountStage:
+    """
+    What each message does before Spark counts. It has a loop of its own, without the envelopes of
+    tasks: nothing is sent here, and a failure ends the query.
+    """
 
     def __init__(self, job: Job, plan: OperatorPlan, taskCount: int, unsettledMax: int) -> None:
         """
         @param taskCount: how many partitions a repartition has.
-        @param unsettledMax: bytes of results that are kept before they leave for Spark.
+        @param unsettledMax: bytes of counts, over all counts of a partition, that are kept from
+            one Arrow batch to the next.
         """
-        self._job = replace(job, task=partial(_SourceTask, plan.before))
-        self._counts = {each.name: each for each in plan.counts}
+        self._job = job
+        self._steps = plan.before
         self._isByKey = {
             each.name: isinstance(originsOf(each.parents[0])[0], RepartitionStep)
             for each in plan.counts
@@ -191,49 +234,55 @@ class SourceStage:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """
-        For C{mapInArrow}, over rows of our source.
+        For C{mapInArrow}.
 
-        @return: L{COUNT_SCHEMA} or L{SENT_SCHEMA}.
-        @raise TaskFailedError: a message cannot be handled, and C{onError} is C{stop}.
+        @param batches: of our source, each partition in the order of its offsets.
+        @return: L{COUNT_SCHEMA}.
+        @raise TaskFailedError: a message cannot be handled.
         """
-        instances: dict[int, TaskInstance] = {}
+        tasks: dict[int, _SourceTask] = {}
         for batch in batches:
             for partition, records in _recordsOf(batch).items():
-                instance = instances.get(partition)
-                if instance is None:
-                    instance = instances[partition] = self._newInstance(partition)
-                at = 0
-                while at < len(records):
-                    at = instance.process(records, at)
-                    if instance.isFull or instance.outputs:
-                        yield self._settled(instance)
-        for instance in instances.values():
-            yield self._settled(instance)
+                task = tasks.get(partition)
+                if task is None:
+                    task = tasks[partition] = _SourceTask(self._steps)
+                    task.init(
+                        self._job.config, TaskInstance(self._job, partition, {}, 0, _leaveOut)
+                    )
+                self._handle(task, records)
+                isFull = sum(each.size for each in task.counts.values()) >= self._unsettledMax
+                yield self._settled(task, partition, len(records), isFull)
+        for partition, task in tasks.items():
+            yield self._settled(task, partition, 0, isFull=True)
 
-    def _newInstance(self, partition: int) -> TaskInstance:
-        stores: Mapping[str, Any] = {
-            name: PartialCounts(_known(step.key)) for name, step in self._counts.items()
+    def _handle(self, task: _SourceTask, records: Sequence[InputRecord]) -> None:
+        taking = {
+            each.topic: (each.key.decode, each.message.decode, task.takeOf(each.topic))
+            for each in self._job.inputs
         }
-        instance = TaskInstance(self._job, partition, stores, self._unsettledMax, _leaveOut)
-        instance.init()
-        return instance
+        for topic, partition, offset, timestamp, key, value, _ in records:
+            decodeKey, decode, take = taking[topic]
+            try:
+                take(
+                    None if key is None else decodeKey(key),
+                    None if value is None else decode(value),
+                    timestamp,
+                )
+            except Exception as error:
+                reason = f"{type(error).__name__}: {describeError(error)}"
+                name = f"{self._job.name}-{partition}"
+                raise TaskFailedError(name, topic, partition, offset, reason) from error
 
-    def _settled(self, instance: TaskInstance) -> pa.RecordBatch:
-        """What an instance has done since the last call."""
-        done = (instance.handledCount, instance.failedCount)
-        instance.handledCount = instance.failedCount = 0
-        if not self._counts:
-            rows = [(*row, 0, 0) for row in map(_rowOf, instance.takeOutputs())]
-            return _batchOf(_SENT, [*rows, (*[None] * len(_MESSAGE), *done)])
-        counts: list[tuple[Any, ...]] = []
-        for name in self._counts:
-            taken = instance.stores[name].take()  # type: ignore[attr-defined]
-            for key, (count, timestamp) in taken:
-                task = instance.partition
-                if self._isByKey[name]:
-                    task = keyPartition(key, self._taskCount)
-                counts.append((name, task, key, count, timestamp, 0, 0))
-        return _batchOf(_COUNT, [*counts, (None, None, None, None, None, *done)])
+    def _settled(
+        self, task: _SourceTask, partition: int, handledCount: int, isFull: bool
+    ) -> pa.RecordBatch:
+        """@param isFull: whether the counts leave, too."""
+        rows: list[tuple[Any, ...]] = []
+        for name, counts in task.counts.items() if isFull else ():
+            for key, (count, timestamp) in counts.take():
+                number = keyPartition(key, self._taskCount) if self._isByKey[name] else partition
+                rows.append((name, number, key, count, timestamp, 0, 0))
+        return _batchOf(_COUNT, [*rows, (None, None, None, None, None, handledCount, 0)])
 
 
 class _ResultTask(PlanTask):

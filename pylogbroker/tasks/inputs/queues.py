@@ -52,7 +52,7 @@ class _Queue:
     """
     @ivar bootstrapEnd: until where nothing else is handed out; L{None}: it is no such partition, or
         it was there.
-    @ivar size: bytes of its messages, with L{MESSAGE_OVERHEAD}.
+    @ivar size: bytes of its messages, with L{MESSAGE_OVERHEAD}; L{None}: they are not counted.
     @ivar idleSinceMs: since when it is empty, and its partition at its end; L{None}: it is not.
     """
 
@@ -63,17 +63,26 @@ class _Queue:
         self.rank = rank
         self.bootstrapEnd = bootstrapEnd
         self.records: deque[ConsumerRecord] = deque()
-        self.size = 0
+        self.size: int | None = 0
         self.idleSinceMs: float | None = None
 
-    def put(self, records: Collection[ConsumerRecord]) -> None:
+    def put(self, records: Collection[ConsumerRecord], isCounted: bool) -> None:
+        """@param isCounted: L{False}: they are likely to be taken at once."""
         self.records.extend(records)
-        self.size += sum(map(_sizeOf, records))
+        if self.size is not None:
+            self.size = self.size + sum(map(_sizeOf, records)) if isCounted else None
         self.idleSinceMs = None
+
+    def count(self) -> int:
+        """@return: C{size}, counted if it was not."""
+        if self.size is None:
+            self.size = sum(map(_sizeOf, self.records))
+        return self.size
 
     def pop(self) -> ConsumerRecord:
         record = self.records.popleft()
-        self.size -= _sizeOf(record)
+        if self.size is not None:
+            self.size -= _sizeOf(record)
         return record
 
     def takeAll(self) -> list[ConsumerRecord]:
@@ -139,7 +148,7 @@ class InputQueues:
         """Take messages of a partition in. They are left out when it is not here."""
         queue = self._queues.get(place)
         if queue is not None:
-            queue.put(records)
+            queue.put(records, len(self._queues) > 1)
 
     def firstOffset(self, place: TopicPartition) -> int | None:
         """Of the message of a partition that comes next; L{None}: there is none here."""
@@ -154,7 +163,7 @@ class InputQueues:
     def full(self) -> set[TopicPartition]:
         """The partitions of which no more messages should come for now."""
         queues = self._queues.values()
-        isFull = sum([each.size for each in queues]) >= self._sizeMax
+        isFull = sum([each.count() for each in queues]) >= self._sizeMax
         countMin = 1 if isFull else self._bufferedMax
         return {each.place for each in queues if len(each.records) >= countMin}
 

@@ -173,7 +173,7 @@ def startsOfLastWindow(self: HoppingWindow, timestamp: int) -> Iterable[int]:
 
 PLANTS = {
     "fencing ignored": Plant(
-        "KIP-447", "were sent for", 321, [(KafkaConsumer, "groupMetadata", tellsNoGeneration)]
+        "KIP-447", "were sent for", 132, [(KafkaConsumer, "groupMetadata", tellsNoGeneration)]
     ),
     "messages of a repartition deleted before they are handled": Plant(
         "made here", "job1", 23, [(RepartitionPurger, "tick", purgesTooFar)]
@@ -215,7 +215,7 @@ PLANTS = {
         "Samza's checkpoints", "were sent for", 12, [(OutputCommitter, "_confirm", confirmsNothing)]
     ),
     "a mark that is written before its transaction is committed": Plant(
-        "KIP-892", "is wrong", 77, [(OutputCommitter, "_sendChanges", appliesBeforeCommit)]
+        "KIP-892", "is wrong", 99, [(OutputCommitter, "_sendChanges", appliesBeforeCommit)]
     ),
     "a store that is not restored": Plant(
         "Samza's changelogs",
@@ -239,7 +239,7 @@ PLANTS = {
         "KIP-429", "is wrong", 9, [(taskassignor, "_claims", assignsTwice)]
     ),
     "stores that keep what was aborted": Plant(
-        "KIP-892", "is wrong", 77, [(TaskContainer, "_beginAnew", beginsWithoutRestoring)]
+        "KIP-892", "is wrong", 99, [(TaskContainer, "_beginAnew", beginsWithoutRestoring)]
     ),
     "what a failed message has written": Plant(
         "made here", "has counted", 2, [(KeyValueStore, "rollBack", keepsWhatFailed)]

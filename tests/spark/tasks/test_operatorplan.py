@@ -139,6 +139,15 @@ class ObstacleTests(SynchronousTestCase):
         again = counts.groupBy(lambda key, count: count, INTEGER).count("second")
         self.assertObstacle("step second: it comes of another count", again)
 
+    def test_groupsOfTables(self) -> None:
+        """Also those of a count."""
+        counts = numbers().groupByKey().count("first")
+        again = counts.groupBy(lambda key, count: (count, key), INTEGER, STRING).count("second")
+        found = obstacles(again)
+        self.assertEqual(len(found), 2)
+        for each in found:
+            self.assertIn("Spark has no operator for groups of a table", each)
+
     def test_besideCounts(self) -> None:
         """What does not come of a count, in a job with one."""
         counts = numbers().groupByKey().count("counts")

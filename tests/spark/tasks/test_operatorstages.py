@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cluster.kafkapartitioner import keyPartition
 from pylogbroker.errors import ResultFailedError, TaskFailedError
 from pylogbroker.spark.tasks.operatorplan import obstaclesOf, operatorPlan
-from pylogbroker.spark.tasks.operatorstages import ResultStage, SourceStage
+from pylogbroker.spark.tasks.operatorstages import CountStage, ResultStage, SentStage
 from pylogbroker.tasks.job import DEAD_LETTER, Job
 from pylogbroker.tasks.serdes import INTEGER, JSON, LONG, STRING
 from pylogbroker.tasks.streams import KStream, ValueAndTimestamp, buildJob, stream
@@ -55,8 +55,11 @@ class CompiledJob:
     def __init__(self, job: Job, unsettledMax: int = UNSETTLED_MAX) -> None:
         assert not obstaclesOf(job)
         plan = operatorPlan(job.steps)
-        self._source = SourceStage(job, plan, TASK_COUNT, unsettledMax)
-        self._result = ResultStage(job, plan) if plan.counts else None
+        self._source: CountStage | SentStage = SentStage(job, plan, unsettledMax)
+        self._result: ResultStage | None = None
+        if plan.counts:
+            self._source = CountStage(job, plan, TASK_COUNT, unsettledMax)
+            self._result = ResultStage(job, plan)
         self._state: dict[tuple[Any, ...], tuple[int, int]] = {}
         self.sent: list[Sent] = []
         self.doneCounts = [0, 0]
