@@ -261,6 +261,9 @@ class Bolt(Component):
         """Handle a tuple. With C{topology.tick.tuple.freq.secs} some have C{isTick}."""
         raise NotImplementedError
 
+    def idle(self) -> None:
+        """No tuple waits any more: the time to send what was collected."""
+
     def emit(
         self,
         values: Sequence[Any],

@@ -134,7 +134,8 @@ def memory(count: int) -> int:
                 sizes[name.split(" ")[1]].append((int(fields["Rss"]), int(fields["Pss"])))
             for role, each in sorted(sizes.items()):
                 resident, own = (sum(one[at] for one in each) / len(each) / 1024 for at in (0, 1))
-                tell(f"{len(each):>5} {role:<16} {resident:6.1f} MiB resident, {own:6.1f} in parts")
+                text = f"{resident:6.1f} MiB resident, {own:6.1f} with shared pages by parts"
+                tell(f"{len(each):>5} {role:<16} {text}")
             return 1 if running.stop() else 0
         finally:
             running.destroy()

@@ -233,6 +233,13 @@ class ProcessSupervisorTests(SupervisorCase):
         supervisor.stop()
         await running
 
+    async def test_stoppedBefore(self) -> None:
+        """C{stop} before C{run}: nothing is started."""
+        supervisor = self.supervised(self.policy, a="print('on')")
+        supervisor.stop()
+        await supervisor.run()
+        self.assertEqual((supervisor.pids(), self.written[1]), ({}, b""))
+
     async def test_descriptors(self) -> None:
         """A process gets descriptors of ours."""
         reads, writes = os.pipe()

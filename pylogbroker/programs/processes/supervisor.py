@@ -300,11 +300,13 @@ class ProcessSupervisor:
     @asDeferred
     async def run(self) -> None:
         """
-        Run all, until each has ended in order, or L{stop} was called; once.
+        Run all, until each has ended in order, or L{stop} was called, perhaps before; once.
 
         @return: fires with L{None} when all have ended. Fails likewise: with C{errorKind}, with
             what L{kill} was given, or with what C{write} has raised.
         """
+        if self.isStopping:
+            return
         for each in self._supervised:
             each.start()
         checking = LoopingCall(self._check)

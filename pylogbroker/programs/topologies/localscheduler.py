@@ -57,10 +57,11 @@ def definitionOf(
         )
         for name, spec in topology.components.items()
     )
+    # The author's own keys may be secrets.
     config = {
         key: str(value)
         for key, value in topology.config.items()
-        if isinstance(value, str | int | float)
+        if isinstance(value, str | int | float) and key.startswith("topology.")
     }
     return TopologyDefinition(
         topology.name, os.path.abspath(file), _user(), timeMs, components, packing, config

@@ -531,6 +531,8 @@ class BoltRunner(Runner):
                     return 0.0
             if not inbox:
                 self.handledCount += countMax - left
+                self._method = "idle"
+                self.component.idle()
                 return None
             item = inbox.popleft()
             if isinstance(item, _Batch):

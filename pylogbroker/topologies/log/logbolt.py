@@ -24,7 +24,7 @@ from pylogbroker.topologies.log.logproperties import logProperties
 from pylogbroker.topologies.topology import TICK_TUPLE_FREQ_SECS
 
 TICK_SECONDS = 0.1
-"""How long a message waits for its batch."""
+"""How long a message waits for its batch at most."""
 
 MESSAGE_OVERHEAD = 32
 """Bytes that a message counts for beside its key and value."""
@@ -38,8 +38,8 @@ class LogBolt(Bolt):
     what C{translate} of a subclass makes of it. Text is encoded as UTF-8, bytes stay, C{None} is no
     key or a tombstone, and everything else is JSON.
 
-    A batch is sent at C{batch.size} bytes, and with each tick tuple, every 0.1 s unless
-    C{topology.tick.tuple.freq.secs} says otherwise.
+    A batch is sent when no more tuples wait, at C{batch.size} bytes, and with each tick tuple:
+    every 0.1 s, unless C{topology.tick.tuple.freq.secs} says otherwise.
 
     Counters: C{log.written} and C{log.failed} messages.
     """
@@ -96,6 +96,10 @@ class LogBolt(Bolt):
         self._size += message.size + MESSAGE_OVERHEAD
         if self._size >= self._settings.batchSize:
             self.flush()
+
+    def idle(self) -> None:
+        """Send what was collected: nothing more is there to send with it."""
+        self.flush()
 
     def flush(self) -> None:
         """Send what was collected, wait for the confirmation, and acknowledge it."""

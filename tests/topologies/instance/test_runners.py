@@ -329,6 +329,23 @@ class BoltRunnerTests(RunnerCase):
         self.assertEqual(runner.turn(), 0)
         self.assertEqual(([each.amount for each in self.sent], self.numbers), ([1], [0]))
 
+    def test_idle(self) -> None:
+        """A bolt hears that no tuple waits; what it emits and acknowledges then is sent."""
+
+        class Collecting(Work):
+            def idle(self) -> None:
+                for each in self.seen:
+                    self.ack(each)
+                self.emit([len(self.seen)])
+
+        config = {**TRACKED, "does": lambda _bolt, _tup: None}
+        runner: BoltRunner = self.runner(pipeline(config, Collecting), BOLT)
+        runner.take(1, [self.tuples([[1, 100, 7], [5]], [[1, 101, 8], [6]])])
+        self.assertEqual((runner.turn(1), self.sentNumbers(ACKS)), (0, []))
+        self.assertEqual(runner.turn(2), None)
+        self.assertEqual(self.sentNumbers(ACKS), [100, 7, 101, 8])
+        self.assertEqual([each.amount for each in self.sent if each.kind == TUPLES], [1])
+
     def test_ticks(self) -> None:
         """A tick tuple is one, and only one waits."""
         key = "topology.tick.tuple.freq.secs"

@@ -494,6 +494,14 @@ class LogBoltTests(KafkaLogCase):
         bolt.process(tupleOf({"value": "y"}))
         self.assertEqual(len(harness.collector.acked), 2)
 
+    def test_sentWhenIdle(self) -> None:
+        """What was collected is sent when no more tuples wait."""
+        harness = Harness()
+        bolt = self.bolt(harness)
+        bolt.process(tupleOf({"value": "x"}))
+        bolt.idle()
+        self.assertEqual(len(harness.collector.acked), 1)
+
     def test_values(self) -> None:
         """Text is UTF-8, bytes stay, None is a tombstone, other values are JSON."""
         bolt = self.bolt(Harness())
