@@ -8,14 +8,15 @@ import sys
 from collections import Counter, defaultdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import ComponentFailedError, ConfigurationError
-from pylogbroker.topologies.api import Grouping, Spout
+from pylogbroker.errors import ComponentFailedError, ConfigurationError, TupleError
+from pylogbroker.topologies.api import Grouping, Spout, StreamTuple, TopologyContext
 from pylogbroker.topologies.instance.runners import BoltRunner
-from pylogbroker.topologies.multilang import ShellBolt, ShellSpout
+from pylogbroker.topologies.multilang import ShellBolt, ShellSpout, components
 from pylogbroker.topologies.multilang.definitions import loadAnyTopologies
 from pylogbroker.topologies.topology import StreamId, Topology, TopologyBuilder
 from tests.topologies.multilang.instances import Instances, withSink
@@ -163,6 +164,66 @@ class Once(Spout):
         if not self.hasEmitted:
             self.hasEmitted = True
             self.emit([1])
+
+
+class Counting(Spout):
+    """Emits numbers while it may, to be tracked."""
+
+    outputs = ["number"]
+    count = 0
+    countMax = 40
+
+    def nextTuple(self) -> None:
+        """Emits one."""
+        if self.count < self.countMax:
+            self.count += 1
+            self.emit([self.count], self.count)
+
+
+class TrackedTests(ComponentsTestCase):
+    """Tuples that a subprocess has neither acknowledged nor failed."""
+
+    def test_forgetful(self) -> None:
+        """
+        Beyond the limit the oldest ones fail. What the subprocess says of those is ignored, and
+        what it anchors to them belongs to no tree. An id that it never got is an error.
+        """
+        self.patch(components, "TRACKED_COUNT_MAX", 10)
+        self.patch(components, "UNSENT_SIZE_MAX", 300)
+        builder = TopologyBuilder("mine", {"topology.reliability.mode": "ATLEAST_ONCE"})
+        builder.setSpout("numbers", Counting)
+        program = [sys.executable, str(PROJECT / "forgetful.py")]
+        builder.setBolt(
+            "forgetful",
+            partial(ShellBolt, program),
+            inputs={"numbers": Grouping.SHUFFLE},
+            outputs=["when"],
+        )
+        instances = self.start(builder.build(), StreamId("forgetful"))
+        (spout,) = instances.tasksOf("numbers")
+        (bolt,) = instances.tasksOf("forgetful")
+        instances.run(lambda: bool(instances.acked[spout]) and instances.failed[spout] > 30)
+        self.assertEqual(instances.values("forgetful"), [["late"], ["soon"]])
+        # At the 10th, 20th, 30th and 40th the ten before the last ten fail; and one by itself.
+        self.assertEqual((instances.acked[spout], instances.failed[spout]), (1, 31))
+        self.assertEqual(instances.runners[bolt].metrics()["counter.whole"], 2)
+        runner: Any = instances.runners[spout]
+        runner.component.countMax = 41
+        with self.assertRaises(ComponentFailedError) as caught:
+            instances.run(lambda: False)
+        self.assertIn("'none' is the id of no tuple that it got", str(caught.exception))
+
+    def test_notInJson(self) -> None:
+        """A tuple that cannot be in JSON is an error that names where it comes from."""
+        bolt = ShellBolt([sys.executable, str(PROJECT / "forgetful.py")])
+        context = TopologyContext(
+            "mine", "bolt", 2, 0, {"bolt": [2]}, {"bolt": {}}, lambda: 0, lambda: 0.5, print
+        )
+        bolt.initialize({}, context)
+        self.addCleanup(bolt.close)
+        tup = StreamTuple(1, "spout", "default", 1, [object()], ["any"])
+        error = self.assertRaises(TupleError, bolt.process, tup)
+        self.assertIn("component bolt, task 2: a tuple of spout.default:", str(error))
 
 
 class FailureTests(ComponentsTestCase):
