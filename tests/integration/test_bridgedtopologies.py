@@ -4,7 +4,6 @@ A topology for C{streamparse} in real processes: the project of C{sparse quickst
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -47,7 +46,7 @@ class BridgedTopologyTests(SynchronousTestCase):
         running = TopologyProcess(Path(self.mktemp()), "wordcount", 2, file=file)
         self.addCleanup(running.destroy)
         running.untilActive()
-        until(lambda: self.executed(running) > 1_000, "words are counted")
+        until(lambda: running.counted("count_bolt", "executed") > 1_000, "words are counted")
         instances = {name: pid for name, pid in running.processes().items() if " instance " in name}
         self.assertEqual(len(instances), 3)
         before = subprocessesOf(set(instances.values()))
@@ -66,14 +65,3 @@ class BridgedTopologyTests(SynchronousTestCase):
         left = subprocessesOf(now)
         self.assertEqual((running.stop(), running.processes()), (0, {}))
         until(lambda: not any(map(isAlive, before | left)), "the end of all subprocesses")
-
-    def executed(self, running: TopologyProcess) -> float:
-        """How many words are counted, as the master has it."""
-        found = json.loads(running.command("describe", running.topology, "--json"))
-        return sum(
-            value
-            for each in found["status"]["metrics"]
-            if each["component"] == "count_bolt"
-            for name, value in each["values"].items()
-            if name.startswith("executed.")
-        )

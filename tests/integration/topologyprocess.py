@@ -110,6 +110,17 @@ class TopologyProcess:
             raise AssertionError(f"topology {' '.join(words)}: {ran.stderr}")
         return ran.stdout
 
+    def counted(self, component: str, what: str) -> float:
+        """What instances of a component have C{emitted} or C{executed}, as the master has it."""
+        found = json.loads(self.command("describe", self.topology, "--json"))
+        return sum(
+            value
+            for each in found["status"]["metrics"]
+            if each["component"] == component
+            for name, value in each["values"].items()
+            if name.startswith(f"{what}.")
+        )
+
     def processes(self) -> dict[str, int]:
         """
         The pids of all processes, by container, role, and for instances component and task:
