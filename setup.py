@@ -94,6 +94,7 @@ TEST = [
     "pytest>=8",
     "ruff>=0.8",
     "setuptools>=70.1",
+    "streamparse>=5.0.1,<6",
 ]
 
 setup(

@@ -78,6 +78,13 @@ TXZOOKEEPERS = {
 }  # fmt: skip
 """Names that applications written for txzookeeper know, and what stands beside them."""
 
+HERONPYS = {
+    "add_task_hook", "component_id", "direct_task", "get_cluster_config", "get_component_id",
+    "get_component_tasks", "get_sources", "get_task_id", "get_topology_name", "need_task_ids",
+    "register_metric", "task_hook", "time_bucket_in_sec", "tup_id",
+}  # fmt: skip
+"""Names that components for heronpy call."""
+
 PYTEST_FIXTURES = {"kafka_broker_properties", "kafka_broker_session"}
 """pytest passes fixtures to parameters of their names, which are snake_case by its custom."""
 
@@ -180,7 +187,7 @@ class NameTests(SynchronousTestCase):
                     "_" in bare
                     and not isPythons
                     and not isinstance(node, ast.ClassDef)
-                    and name not in TXZOOKEEPERS | OVERRIDDEN | PYTEST_FIXTURES
+                    and name not in TXZOOKEEPERS | OVERRIDDEN | HERONPYS | PYTEST_FIXTURES
                 ):
                     found.append(f"{path.relative_to(ROOT)}:{line} {name}")
         self.assertEqual(found, [])

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -94,6 +95,12 @@ class TopologyContext(NamedTuple):
         when the wall clock is set. Use it in place of C{time.time}: a simulation sets it.
     @ivar random: numbers from 0 up to, not including, 1.
     @ivar counter: called with a name and a number, adds to a metric of this instance.
+    @ivar inputs: what a bolt gets: by component and stream, the grouping.
+    @ivar consumers: the bolts that get each stream of this component, and the grouping.
+    @ivar callFromThread: called on any thread with a function, runs it on the component's thread
+        between two other calls, in the order of the calls. If the function raises, the instance
+        fails, as it does when C{process} raises. L{None}: the component has no thread of its own,
+        as in the simulator.
     """
 
     topology: str
@@ -105,6 +112,9 @@ class TopologyContext(NamedTuple):
     seconds: Callable[[], float]
     random: Callable[[], float]
     counter: Callable[[str, int], None]
+    inputs: Mapping[tuple[str, str], Grouping] = MappingProxyType({})
+    consumers: Mapping[str, Mapping[str, Grouping]] = MappingProxyType({})
+    callFromThread: Callable[[Callable[[], None]], None] | None = None
 
     @property
     def parallelism(self) -> int:

@@ -19,7 +19,7 @@ class TopologyBenchmarkTests(SynchronousTestCase):
 
     def test_figures(self) -> None:
         """Each row of the stream manager and of the instances prints its figures."""
-        command = [sys.executable, "-m", "tests.benchmarks.topologies"]
+        command = [sys.executable, "-m", "tests.benchmarks.topologies", "--words", "500"]
         done = subprocess.run(
             [*command, "--count", "3", "--rounds", "1", "--seconds", "0.05"],
             cwd=ROOT,
@@ -32,6 +32,7 @@ class TopologyBenchmarkTests(SynchronousTestCase):
         self.assertEqual(rows[:2], ["1 | 1 | no", "1 | 1 | yes"])
         costs = re.findall(r"^\| (\w+_ONCE) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", done.stdout, re.M)
         self.assertEqual(costs, ["ATMOST_ONCE", "ATLEAST_ONCE"])
+        self.assertRegex(done.stdout, r"(?m)^\| -?[\d.]+ \| -?[\d.]+ \| -?[\d.]+ \| -?[\d,]+ \|$")
 
     def test_lostTuplesAreFound(self) -> None:
         """What does not come out is noticed."""

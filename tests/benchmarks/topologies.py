@@ -8,6 +8,7 @@ Each tuple comes in and goes out. With trees, each tuple is announced by its spo
 by its receiver, too.
 
 A row of the instances is for one mode of reliability; see L{tests.benchmarks.topologyinstances}.
+The last row is for components of C{pystorm}; see L{tests.benchmarks.topologybridge}.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from pylogbroker.topologies.messages import (
 )
 from pylogbroker.topologies.streammanager.manager import StreamManager
 from pylogbroker.topologies.topology import RELIABILITY_MODES
+from tests.benchmarks.topologybridge import bridgeCosts
 from tests.benchmarks.topologyinstances import instanceCosts
 from tests.topologies.streammanager.containers import TOPOLOGY, physicalPlan
 
@@ -149,6 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--seconds", type=float, default=2.0, help="of a round of instances (%(default)s)"
     )
+    parser.add_argument("--words", type=int, default=50_000, help="through pystorm (%(default)s)")
     options = parser.parse_args(arguments)
     print("One stream manager, per second of the processor; the best round of each row:\n")
     print("| entries in a batch | tuples in an entry | trees | entries | tuples |")
@@ -170,6 +173,17 @@ def main(arguments: Sequence[str]) -> int:
     for mode in RELIABILITY_MODES:
         cost = min((instanceCosts(mode, options.seconds) for _ in range(options.rounds)), key=sum)
         print(f"| {mode} | {cost.spout:.2f} | {cost.bolt:.2f} | {sum(cost):.2f} |", flush=True)
+    print(
+        "\nWord count of streamparse, microseconds of the processor for a word; the best round:\n"
+    )
+    print("| instances | subprocesses of pystorm | both | words per second |")
+    print("| --: | --: | --: | --: |")
+    bridge = min((bridgeCosts(options.words) for _ in range(options.rounds)), key=lambda it: it[0])
+    both = bridge.instances + bridge.subprocesses
+    print(
+        f"| {bridge.instances:.1f} | {bridge.subprocesses:.1f} | {both:.1f} |"
+        f" {bridge.perSecond:,.0f} |"
+    )
     return 0
 
 

@@ -37,6 +37,7 @@ from tests.cli.commands import ROOT, CommandCase, Outcome, Process, commands, re
 from tests.cli.kafka.benchserver import BenchServer
 from tests.integration.toolcluster import ToolCluster, sharedCluster
 from tests.topologies.definitions import DEFINITION
+from tests.topologies.multilang.test_definitions import quickstart
 
 SERVING = ("dev", "zookeeper")
 SEVERAL = ("broker drain", "broker decommission", "partition plan", "partition reassign")
@@ -90,6 +91,9 @@ class ExampleTests(CommandCase):
                 file.write(data)
         shutil.copy(ROOT / "etc" / "job.py", self.folder)
         shutil.copy(ROOT / "docs" / "examples" / "topologies" / "wordcount.py", self.folder)
+        for name in ("topologies", "src"):  # a project for streamparse, and its environment
+            shutil.copytree(quickstart() / name, os.path.join(self.folder, name))
+        os.symlink(sys.prefix, os.path.join(self.folder, "venv"))
         await self.words(self.cluster.brokers[0].port)
         stopped = LocalBroker(reactor, directory=os.path.abspath(f"{self.folder}/stopped"))
         await stopped.start()

@@ -75,21 +75,13 @@ class TopologyTests(SynchronousTestCase):
         found = json.loads(running.command("describe", "figure-1", "--json"))
         self.assertEqual(found["state"], "paused")
         self.assertEqual(found["running"], [0, 1, 2, 3])
-        until(lambda: self.emitted(running) == COUNT, "the master knows what was emitted")
+        until(
+            lambda: running.counted("sentences", "emitted") == COUNT,
+            "the master knows what was emitted",
+        )
         self.assertIn("lengths", running.command("describe", "figure-1"))
         running.command("kill", "figure-1")
         self.assertEqual((running.wait(), running.processes()), (0, {}))
-
-    def emitted(self, running: TopologyProcess) -> float:
-        """What the spouts have emitted, as the master has it."""
-        found = json.loads(running.command("describe", running.topology, "--json"))
-        return sum(
-            value
-            for each in found["status"]["metrics"]
-            if each["component"] == "sentences"
-            for name, value in each["values"].items()
-            if name.startswith("emitted.")
-        )
 
     def test_kills(self) -> None:
         """

@@ -44,17 +44,20 @@ class TopologyProcess:
     @ivar state: of its logs.
     """
 
-    def __init__(self, folder: Path, topology: str, containers: int, *changes: str) -> None:
+    def __init__(
+        self, folder: Path, topology: str, containers: int, *changes: str, file: Path = PROGRAM
+    ) -> None:
         """
         @param folder: made by this.
         @param changes: C{KEY=VALUE} each, for C{--set}.
+        @param file: the topology's.
         """
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True)
         self.state = self.folder / "state"
         self.topology = topology
         words = [
-            *("topology", "submit", str(PROGRAM), "--topology", topology),
+            *("topology", "submit", str(file), "--topology", topology),
             *("--containers", str(containers), "--zookeeper-port", "0"),
             *("--state-dir", str(self.state)),
         ]
@@ -106,6 +109,17 @@ class TopologyProcess:
         if ran.returncode:
             raise AssertionError(f"topology {' '.join(words)}: {ran.stderr}")
         return ran.stdout
+
+    def counted(self, component: str, what: str) -> float:
+        """What instances of a component have C{emitted} or C{executed}, as the master has it."""
+        found = json.loads(self.command("describe", self.topology, "--json"))
+        return sum(
+            value
+            for each in found["status"]["metrics"]
+            if each["component"] == component
+            for name, value in each["values"].items()
+            if name.startswith(f"{what}.")
+        )
 
     def processes(self) -> dict[str, int]:
         """

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.topologies.topology import Topology, loadTopologies
+from pylogbroker.topologies.multilang.definitions import loadAnyTopologies
+from pylogbroker.topologies.topology import Topology
 
 
 def chosenTopology(path: str, name: str | None, config: Mapping[str, str]) -> Topology:
@@ -19,7 +20,7 @@ def chosenTopology(path: str, name: str | None, config: Mapping[str, str]) -> To
     @raise ConfigurationError: the file cannot be used; it has no such topology, or several; a key
         has a wrong value.
     """
-    found = loadTopologies(path)
+    found = loadAnyTopologies(path)
     if name is None and len(found) > 1:
         raise ConfigurationError(
             f"{path} has the topologies {', '.join(found)}: --topology says which one"

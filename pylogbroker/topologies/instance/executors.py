@@ -93,7 +93,7 @@ class ThreadExecutor:
     def start(self, newRunner: NewRunner, owner: IRunnerOwner) -> Runner:
         """See L{IExecutor}."""
         self._owner = owner
-        self._runner = newRunner(RunnerOutput(self._send, self._mayEmit, self._tell))
+        self._runner = newRunner(RunnerOutput(self._send, self._mayEmit, self._tell, self.wake))
         Thread(target=self._run, args=(self._runner,), name="component", daemon=True).start()
         return self._runner
 

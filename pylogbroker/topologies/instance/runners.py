@@ -48,7 +48,7 @@ from pylogbroker.topologies.instance.collectors import (
 )
 from pylogbroker.topologies.messages import ACKED, FAILED, TUPLES, BatchEntry, decodeNumbers
 from pylogbroker.topologies.plan import PackingPlan
-from pylogbroker.topologies.topology import Topology
+from pylogbroker.topologies.topology import StreamId, Topology
 
 TURN_COUNT_MAX = 10_000
 """Tuples that a turn handles, or calls of C{nextTuple}."""
@@ -96,11 +96,13 @@ class RunnerOutput(NamedTuple):
     @ivar send: called with entries, and the number of the last batch that is handled. It may block.
     @ivar mayEmit: whether a spout may emit.
     @ivar report: called with the text of an error that the instance survives.
+    @ivar wake: called on any thread, has C{turn} called soon; L{None}: there is no thread.
     """
 
     send: Callable[[list[EncodedEntries], int], object]
     mayEmit: Callable[[], bool]
     report: Callable[[str], object]
+    wake: Callable[[], object] | None = None
 
 
 class _InputError(WireError):
@@ -182,10 +184,25 @@ class Runner:
             self._seconds,
             self._random.random,
             self._count,
+            {(each.component, each.stream): how for each, how in self._spec.inputs.items()},
+            {
+                stream: self._topology.consumersOf(StreamId(self._spec.name, stream))
+                for stream in self._spec.outputs
+            },
+            None if self._output.wake is None else self._callFromThread,
         )
 
     def _count(self, name: str, number: int) -> None:
         self._counters[name] += number
+
+    def _callFromThread(self, function: Callable[[], None]) -> None:
+        def call() -> None:
+            self._method = "a call from a thread"
+            function()
+
+        self._inbox.append(call)
+        assert self._output.wake is not None  # the context would not have this
+        self._output.wake()
 
     # What an executor calls.
 

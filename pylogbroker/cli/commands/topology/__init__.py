@@ -38,7 +38,11 @@ COMMANDS = (
         "topology submit",
         scheduler.submit,
         (
-            option("file FILE", "a Python file whose global names include a Topology"),
+            option(
+                "file FILE",
+                "a Python file whose global names include a Topology, of ours, of streamparse or of"
+                " heronpy",
+            ),
             option("--topology NAME", "this topology of the file, if it has several"),
             option(
                 "--containers N",
@@ -46,6 +50,16 @@ COMMANDS = (
                 " (topology.stmgrs, or what a container has: topology.container.cpu.requested and"
                 " topology.container.ram.requested), or one",
                 intRange(1, CONTAINER_COUNT_MAX),
+            ),
+            option(
+                "--python PATH",
+                "the Python of the environment of a topology for streamparse or heronpy; by"
+                " default, the one that runs this command",
+            ),
+            option(
+                "--environment NAME",
+                "with a topology for streamparse, the environment of its config.json and of its"
+                " par",
             ),
             option(
                 "--zookeeper HOST:PORT",
@@ -71,6 +85,7 @@ examples:
   pylogbroker topology submit wordcount.py
   pylogbroker topology submit wordcount.py --containers 3
   pylogbroker topology submit wordcount.py --set topology.reliability.mode=ATLEAST_ONCE
+  pylogbroker topology submit topologies/wordcount.py --python venv/bin/python
 
 Runs a topology on this machine until Ctrl-C, or until topology kill. Each instance, each
 container's stream manager and metrics manager, and the master are processes; what dies is started

@@ -26,6 +26,7 @@ from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 from pylogbroker.programs.standalonezookeeper import HOST, StandaloneZookeeper
 from pylogbroker.programs.topologies.localscheduler import LocalScheduler, definitionOf
 from pylogbroker.programs.topologies.topologychoice import chosenTopology
+from pylogbroker.topologies.multilang.definitions import loadableFile
 from pylogbroker.topologies.packings import pack
 from pylogbroker.zookeeper.client import ZookeeperClient
 
@@ -48,6 +49,9 @@ def prepareSubmit(options: Namespace, streams: Streams) -> None:
         changes.append(f"state.dir={options.stateDir}")
     properties = properties.withOverrides(changes)
     settings, config = TopologySettings.split(properties, streams.warn)
+    options.file = loadableFile(
+        options.file, settings.stateDir, options.python, options.environment
+    )
     topology = chosenTopology(options.file, options.topology, config)
     options.packing = pack(topology, options.containers)
     options.chosen, options.topologySettings = topology, settings

@@ -1,0 +1,3 @@
+"""
+Tests of components in other languages and of topologies for C{streamparse}.
+"""

@@ -1,0 +1,3 @@
+"""
+Bolts of C{pystorm}.
+"""

@@ -1,0 +1,3 @@
+"""
+Spouts of C{pystorm}.
+"""
