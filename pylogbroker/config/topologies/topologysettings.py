@@ -50,7 +50,7 @@ class TopologySettings(Settings):
     stateDir = ownKey(
         "state.dir",
         NOT_EMPTY,
-        "topologies",
+        "topology-state",
         "The folder of logs and metrics, with a folder for each topology.",
     )
     restartDelayMaxMs = ownKey(
