@@ -7,7 +7,7 @@ What must be true:
   before it are acknowledged, or given up as the settings say. What was read behind it is read again
   after the death of the instance.
   - At most once, positions are committed before the records are emitted: none is emitted twice,
-  whatever dies.
+  whatever dies. A position goes back, to the records that were not emitted, only in C{close}.
   - What is read and not acknowledged is bounded, in records of a partition and in bytes.
   - The instance C{i} of C{n} has the partitions whose number, plus that of the topic in the list of
   topics, is C{i} modulo C{n}; of the log of 2011 the broker's number is added, too. So a partition
@@ -154,10 +154,12 @@ class LogSpout(Spout):
 
     def deactivate(self) -> None:
         """Commit what is acknowledged."""
-        self._carryOut("Positions cannot be committed", self._commit)
+        self._commitHandled()
 
     def close(self) -> None:
-        """Commit what is acknowledged, and close the connections."""
+        """
+        Commit what is acknowledged, or at most once what is emitted, and close the connections.
+        """
         self._carryOut("Positions cannot be committed", self._commit)
         self._reader.close()
         if self._deadLetters is not None:
@@ -301,7 +303,7 @@ class LogSpout(Spout):
             delayMs = settings.metadataMaxAgeMs if isDone else DISCOVERY_INTERVAL_MS
             self._discoverAt = now + delayMs / 1000
         if now >= self._commitAt:
-            self._carryOut("Positions cannot be committed", self._commit)
+            self._commitHandled()
             self._commitAt = now + settings.autoCommitIntervalMs / 1000
         if now >= self._lagAt and self._progress:
             self._measureLag()
@@ -342,6 +344,11 @@ class LogSpout(Spout):
             )
         nowMs = int(self._context.seconds() * 1000)
         return dict(self._reader.starts(partitions, start, nowMs))
+
+    def _commitHandled(self) -> None:
+        # At most once, the positions behind what waits are committed, and it will be emitted.
+        if self._isAtLeastOnce or not self._waiting:
+            self._carryOut("Positions cannot be committed", self._commit)
 
     def _commit(self) -> None:
         due = {

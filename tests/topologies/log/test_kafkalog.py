@@ -455,6 +455,29 @@ class AtMostOnceTests(KafkaLogCase):
         self.addCleanup(successor.close)
         self.assertEqual(again.takeFrom(successor, 1), [([b"c"], None)])
 
+    def test_positionStaysWhileRecordsWait(self) -> None:
+        """
+        While records that were read are emitted, their position does not go back to them, neither
+        by time nor when the spout is deactivated; an orderly end gives back those that wait.
+        """
+        self.write(T0, b"a", b"b", b"c", b"d")
+        config = {"bootstrap.servers": self.broker.bootstrapServers}
+        harness = Harness()
+        spout = harness.start(Values("clicks"), config)
+        self.addCleanup(spout.close)
+        self.assertEqual(harness.valuesFrom(spout, 2), [b"a", b"b"])
+        harness.clock.advance(3_600)
+        self.assertEqual(harness.valuesFrom(spout, 1), [b"c"])
+        self.assertEqual(self.committed()[T0], 4)
+        spout.deactivate()
+        self.assertEqual(self.committed()[T0], 4)
+        spout.close()
+        self.assertEqual(self.committed()[T0], 3)
+        again = Harness()
+        successor = again.start(Values("clicks"), config)
+        self.addCleanup(successor.close)
+        self.assertEqual(again.valuesFrom(successor, 1), [b"d"])
+
 
 class LogBoltTests(KafkaLogCase):
     """L{LogBolt}."""
