@@ -114,6 +114,7 @@ class Gateway:
         self._ticks: LoopingCall | None = None
         self._isPressed = False
         self._isStopping = False
+        self._isClosed = False  # the author's object, with all that it has emitted handed over
         self._isOver = False
 
     def goTo(self, address: str) -> None:
@@ -137,7 +138,7 @@ class Gateway:
             if self._ticks is not None and self._ticks.running:
                 self._ticks.stop()
             self._stopTimer.start(STOP_DELAY_MS, self._finish)
-            self._executor.stop().addCallback(lambda _: self._drain())
+            self._executor.stop().addCallback(lambda _: self._closed())
         return self.done
 
     def metrics(self) -> Metrics:
@@ -221,7 +222,7 @@ class Gateway:
         self._sender.end()
         self._confirmTimer.stop()
         if self._isStopping:
-            self._finish()
+            self._drain()  # the author's object may not be closed yet
         elif not self._isOver:
             self._log.warn("The connection to the stream manager is lost: {reason}", reason=reason)
             self._executor.wake()
@@ -351,12 +352,14 @@ class Gateway:
 
     # The end.
 
+    def _closed(self) -> None:
+        self._isClosed = True
+        self._drain()
+
     def _drain(self) -> None:
-        """Finish, if the author's object is closed and all is sent."""
-        runner = self.runner
-        isClosed = runner is None or runner.isClosed
+        """Finish, if the author's object is closed and all is sent, or cannot be sent."""
         isSent = self._client.connection is None or not self._sender.heldSize
-        if self._isStopping and isClosed and isSent:
+        if self._isClosed and isSent:
             self._finish()
 
     def _finish(self, failure: Failure | None = None) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
+from threading import Event
 from typing import Any
 
 import msgspec
+from twisted.internet import reactor
 from twisted.internet.task import Clock
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.errors import ComponentFailedError, ConfigurationError
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 from pylogbroker.topologies.api import Bolt, Grouping, Spout, StreamTuple, TopologyContext
-from pylogbroker.topologies.instance import Gateway, InlineExecutor, InstanceKnobs
+from pylogbroker.topologies.instance import Gateway, InlineExecutor, InstanceKnobs, ThreadExecutor
 from pylogbroker.topologies.messages import (
     ACKED,
     BATCH,
@@ -101,6 +103,19 @@ class Keep(Bolt):
             raise ValueError("thirteen")
         self.values.append(list(tup.values))
         self.ack(tup)
+
+
+class SlowToClose(Numbers):
+    """Takes its time at the end."""
+
+    closing = Event()
+    released = Event()
+
+    def close(self) -> None:
+        """Until it is released."""
+        self.closing.set()
+        self.released.wait(60)
+        super().close()
 
 
 def numbersTopology(**config: Any) -> Topology:
@@ -499,3 +514,32 @@ class GatewayTests(SynchronousTestCase):
         self.assertEqual(metrics.values["acked"], 3)
         self.assertGreater(metrics.values["unconfirmedSize"], 30)
         self.assertEqual(metrics.values["unsentSize"], 0)
+
+
+class ThreadTests(TestCase):
+    """An instance with a thread."""
+
+    timeout = 60
+
+    async def test_disconnectedWhileItCloses(self) -> None:
+        """A stream manager that leaves first does not cut off C{close} of the author's object."""
+        builder = TopologyBuilder("numbers", {"count": 0})
+        builder.setSpout("numbers", SlowToClose)
+        topology = builder.build()
+        network = MemoryNetwork(Clock())
+        executor = ThreadExecutor(reactor)
+        gateway = Gateway(reactor, topology, SPOUT, network.endpoint, executor, Random(3))
+        gateway.goTo("manager:1")
+        line = network.accept()
+        plan = PhysicalPlan("numbers", 1, ACTIVE, packRoundRobin(topology, 1), {1: "manager:1"})
+        line.deliver(encodeControl(Welcome(7)) + encodeControl(PlanPushed(plan)))
+        runner: Any = gateway.runner
+        done = gateway.stop()
+        self.addCleanup(SlowToClose.released.set)
+        self.assertTrue(SlowToClose.closing.wait(30))
+        line.cut()
+        network.turn()
+        self.assertNoResult(done)
+        SlowToClose.released.set()
+        await done
+        self.assertEqual(runner.component.calls[-1], "close")
