@@ -69,8 +69,10 @@ class Destination:
         """Queue entries, or drop them; L{flush} is to be called in this turn."""
         if self._isGivenUp or self._sender.unsentSize + len(entries) > self._sizeMax:
             self.droppedCount += tupleCount
-        else:
-            self._sender.push(entries, tupleCount)
+            return
+        self._sender.push(entries, tupleCount)
+        if self.connection is None and not self._holding.isRunning:  # it was not there yet
+            self._holding.start(self._settings.firstHoldTime * 1000, self.giveUp)
 
     def flush(self) -> None:
         """Send what can be sent, at the end of a turn, and look at what cannot."""

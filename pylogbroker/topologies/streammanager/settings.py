@@ -20,6 +20,8 @@ class StreamManagerSettings(NamedTuple):
     @ivar peerWindow: bytes under way to another stream manager that it has not confirmed.
     @ivar holdTime: seconds for which entries are held for an instance or a stream manager that was
         there and is not any more; then they are dropped until it is there again.
+    @ivar firstHoldTime: as C{holdTime}, for one that this stream manager has not seen yet: since
+        the first entry. It is longer, since all processes of a topology start together.
     @ivar treeCountMax: trees of one spout instance that can be followed; those above fail at once.
     """
 
@@ -30,4 +32,5 @@ class StreamManagerSettings(NamedTuple):
     instanceWindow: int = 128 << 10
     peerWindow: int = 1 << 20
     holdTime: float = 15.0
+    firstHoldTime: float = 60.0
     treeCountMax: int = 1_000_000

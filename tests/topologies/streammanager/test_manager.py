@@ -182,7 +182,7 @@ class RouteTests(SynchronousTestCase):
     def test_givenUp(self) -> None:
         """
         What waits for an instance that is away for long is dropped and counted, until it is there
-        again; what waits for one that was never there is not.
+        again.
         """
         self.two.process.kill()
         self.all.advance(1)
@@ -329,6 +329,33 @@ class PressureTests(SynchronousTestCase):
         self.assertEqual(self.pressures(1), [True])
         self.all.advance(15)
         self.assertEqual(self.pressures(1), [True, False])
+
+    def test_boltNeverComes(self) -> None:
+        """
+        A bolt that a stream manager has never seen, since that one is new, stops spouts for as long
+        as its first tuple is held: for longer than one that has gone, since it may be starting.
+        """
+        self.bolt.process.kill()
+        self.all.processes[1].kill()
+        self.all.advance(1)
+        manager = self.all.startManager(1)
+        manager.setPlan(self.all.plan)
+        self.all.advance(3)
+        before = len(self.pressures(1))
+        for number in range(30):
+            self.spout.send((TUPLES, 2, bytes([number]) * 50))
+            self.all.advance(0.02)
+        self.all.advance(58)
+        self.assertEqual(self.pressures(1)[before:], [True])
+        self.assertEqual(manager.metricValues()["tuples.dropped.c2"], 0)
+        self.all.advance(2)
+        self.assertEqual(self.pressures(1)[before:], [True, False])
+        again = self.all.startInstance(1, 2)
+        self.all.advance(1)
+        self.spout.send((TUPLES, 2, b"at last"))
+        self.all.advance(1)
+        self.assertEqual(again.tuples(), [b"at last"])
+        self.assertEqual(manager.metricValues()["tuples.dropped.c2"], 30)
 
     def test_ownSpout(self) -> None:
         """A spout's own queue, of what has become of its trees, stops nothing."""
