@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor as _reactor
@@ -261,6 +262,41 @@ class ProcessSupervisorTests(SupervisorCase):
         supervisor.kill(ProcessDiedError("reason"))
         error = await self.assertFailure(running, ProcessDiedError)
         self.assertEqual(str(error), "reason")
+
+    async def test_outputHeld(self) -> None:
+        """
+        One is started again though a process that it has started holds its output, and lives on;
+        what it had written stands, its last line too.
+        """
+        program = (
+            "import os, signal, subprocess, sys; a = subprocess.Popen(['sleep', '600']); "
+            f"print(a.pid, 'x' * {LINE_SIZE_MAX // 2}, 'end', end='', flush=True); "
+            "os.kill(os.getpid(), 9)"
+        )
+        supervisor = self.supervised(self.policy._replace(countMax=1), a=program)
+        error = await self.assertFailure(supervisor.run(), ProcessDiedError)
+        self.assertIn("signal 9: 2 times", str(error))
+        lines = self.written[1].splitlines()
+        children = [int(line.split()[1]) for line in lines]
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        self.assertEqual((len(lines), {line[-5:] for line in lines}), (2, {b"x end"}))
+
+    async def test_endsGroup(self) -> None:
+        """What one has started in its process group ends with it, if the policy says so."""
+        program = (
+            "import os, subprocess, sys; os.setsid(); a = subprocess.Popen(['sleep', '600']); "
+            "print(a.pid)"
+        )
+        supervisor = self.supervised(self.policy._replace(endsGroup=True), a=program)
+        await supervisor.run()
+        state = Path("/proc", self.written[1].split()[1].decode(), "stat")
+
+        def isOver() -> bool:
+            # The one that adopts it may be slow to reap it.
+            return not state.exists() or state.read_text().rsplit(")")[1].split()[0] in "ZX"
+
+        await self.until(isOver)
 
     async def test_silence(self) -> None:
         """One that is silent after a first sign of life is killed, and started again."""

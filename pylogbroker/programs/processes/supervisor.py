@@ -11,13 +11,21 @@ What must be true:
   was stopped: it is killed, and so started again. Time for which the supervisor itself did not run
   does not count.
   - What a process writes is passed on in whole lines; what cannot be written yet is not read.
+  - A process has ended when it is gone, even when a process that it has started holds its output:
+  what it has written until then is read, and no more. With L{RestartPolicy.endsGroup} those that it
+  has started are killed.
 """
 
 from __future__ import annotations
 
+import array
+import fcntl
+import os
 import signal
+import termios
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -54,6 +62,8 @@ class RestartPolicy(NamedTuple):
     @ivar restartsAll: whether one that has ended in order is started again, too.
     @ivar silenceSeconds: how long a process may write nothing to C{reportFd}, from its first line
         there on; 0: for ever.
+    @ivar endsGroup: whether, when a process has ended, what is left of its process group is killed;
+        for processes that lead one.
     """
 
     delays: RetryDelays
@@ -62,6 +72,7 @@ class RestartPolicy(NamedTuple):
     stopSeconds: float
     restartsAll: bool = False
     silenceSeconds: float = 0
+    endsGroup: bool = False
 
 
 class ProcessCommand(NamedTuple):
@@ -88,9 +99,12 @@ class _Process(ProcessProtocol):
         self._keepsInput = command.keepsInput
         self._reportFd = reportFd
         self._rests = dict.fromkeys((*_OUTPUTS, reportFd), b"")
+        self._pid = 0
+        self._unreadSizes: dict[int, int] = {}  # of its outputs, once it has exited
         self.isFinal = False
 
     def connectionMade(self) -> None:
+        self._pid = self.transport.pid
         if not self._keepsInput:
             self.transport.closeStdin()
 
@@ -100,6 +114,10 @@ class _Process(ProcessProtocol):
             lines.append(rest)
             rest = b""
         self._rests[childFD] = rest
+        if childFD in self._unreadSizes:
+            self._unreadSizes[childFD] -= len(data)
+            if self._unreadSizes[childFD] <= 0:
+                self.transport.closeChildFD(childFD)
         if not lines:
             return
         if childFD == self._reportFd:
@@ -109,13 +127,27 @@ class _Process(ProcessProtocol):
             reader.stopReading()
             written = self._supervised.passOn(childFD, lines)
             written.addCallback(
-                lambda _: reader.startReading() if not reader.disconnected else None
+                lambda _: (
+                    None if reader.disconnected or reader.disconnecting else reader.startReading()
+                )
             )
 
     def childConnectionLost(self, childFD: int) -> None:
         rest = self._rests.get(childFD)
         if rest and childFD in _OUTPUTS:
             self._supervised.passOn(childFD, [rest])
+
+    def processExited(self, reason: Failure) -> None:
+        if self._supervised.endsGroup:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)
+        # A process that it has started may hold the other ends, and live on.
+        for fd, pipe in list(self.transport.pipes.items()):
+            size = _unreadSize(pipe.fileno()) if fd in self._rests else 0
+            if size:
+                self._unreadSizes[fd] = size
+            else:
+                self.transport.closeChildFD(fd)
 
     def processEnded(self, reason: Failure) -> None:
         status: Any = reason.value
@@ -124,6 +156,13 @@ class _Process(ProcessProtocol):
         else:
             code = status.exitCode
             self._supervised.ended(f"status {code}" if code else "", self.isFinal)
+
+
+def _unreadSize(fd: int) -> int:
+    """@return: the bytes that a pipe holds."""
+    size = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, size)
+    return size[0]
 
 
 class _Supervised:
@@ -137,6 +176,7 @@ class _Supervised:
         self, supervisor: ProcessSupervisor, name: str, command: ProcessCommand, backoff: Backoff
     ) -> None:
         self.name = name
+        self.endsGroup = supervisor.policy.endsGroup
         self.process: Any = None
         self.whenEnded: Deferred[None] = Deferred()
         self._supervisor = supervisor
@@ -215,7 +255,7 @@ class _Supervised:
 
     def check(self) -> None:
         """Kill a process that has hung; called at intervals."""
-        if self.process is None or self._silenceCount is None:
+        if self.process is None or self.process.pid is None or self._silenceCount is None:
             return
         self._silenceCount += 1
         if self._silenceCount > SILENCE_CHECKS:
@@ -294,7 +334,9 @@ class ProcessSupervisor:
     def pids(self) -> dict[str, int]:
         """The processes that run now, by their names."""
         return {
-            each.name: each.process.pid for each in self._supervised if each.process is not None
+            each.name: each.process.pid
+            for each in self._supervised
+            if each.process is not None and each.process.pid is not None
         }
 
     @asDeferred

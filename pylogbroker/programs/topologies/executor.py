@@ -81,6 +81,7 @@ class TopologySupervisor(ProcessSupervisor):
             STOP_SECONDS_MAX,
             restartsAll=True,
             silenceSeconds=settings.processSilenceMaxMs / 1000,
+            endsGroup=True,
         )
         super().__init__(reactor, commands, write, say, random, policy)
 
