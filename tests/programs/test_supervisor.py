@@ -298,6 +298,36 @@ class ProcessSupervisorTests(SupervisorCase):
 
         await self.until(isOver)
 
+    def held(self) -> tuple[ProcessCommand, str]:
+        """One that is to be stopped last, and one that tells that it ends only after a while."""
+        last = "import signal, sys; signal.signal(15, lambda *_: (print('off'), sys.exit())); "
+        last += "print('on', flush=True)\nwhile True: signal.pause()"
+        first = last.replace("(print", "(__import__('time').sleep(0.3), print")
+        return ProcessCommand([sys.executable, "-c", last], stopsLast=True), first
+
+    async def test_stopsLast(self) -> None:
+        """What is to be stopped last runs until the others have ended."""
+        last, first = self.held()
+        supervisor = self.supervised(self.policy, last=last, first=first)
+        running = supervisor.run()
+        await self.until(lambda: self.written[1].count(b"on") == 2)
+        supervisor.stop()
+        await running
+        self.assertEqual(self.written[1].splitlines()[2:], [b"[first] off", b"[last] off"])
+
+    async def test_killsLast(self) -> None:
+        """C{kill} ends it with the others, and it is not started again meanwhile."""
+        last, first = self.held()
+        policy = self.policy._replace(delays=RetryDelays(60_000, 60_000))
+        supervisor = self.supervised(policy, last=last, first=first)
+        running = supervisor.run()
+        await self.until(lambda: self.written[1].count(b"on") == 2)
+        os.kill(supervisor.pids()["last"], signal.SIGKILL)
+        await self.until(lambda: self.said)
+        supervisor.kill(ProcessDiedError("reason"))
+        await self.assertFailure(running, ProcessDiedError)
+        self.assertNotIn(b"off", self.written[1])
+
     async def test_silence(self) -> None:
         """One that is silent after a first sign of life is killed, and started again."""
         sign = "import os, signal, time; os.write(3, b'\\n'); print('on', flush=True); "

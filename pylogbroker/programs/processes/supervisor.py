@@ -82,11 +82,13 @@ class ProcessCommand(NamedTuple):
     @ivar words: the program and its arguments.
     @ivar descriptors: ours by those of the process, beside the standard ones.
     @ivar keepsInput: whether its standard input stays open as long as the supervisor lives.
+    @ivar stopsLast: whether it is ended in order only when those without this have ended.
     """
 
     words: Sequence[str]
     descriptors: Mapping[int, int] = {}
     keepsInput: bool = False
+    stopsLast: bool = False
 
 
 class _Process(ProcessProtocol):
@@ -176,6 +178,7 @@ class _Supervised:
         self, supervisor: ProcessSupervisor, name: str, command: ProcessCommand, backoff: Backoff
     ) -> None:
         self.name = name
+        self.stopsLast = command.stopsLast
         self.endsGroup = supervisor.policy.endsGroup
         self.process: Any = None
         self.whenEnded: Deferred[None] = Deferred()
@@ -268,12 +271,12 @@ class _Supervised:
             self.signal("KILL")
 
     def stop(self) -> None:
-        """End it in order, or after the policy's time by force."""
+        """End it in order, or after the policy's time by force; may be called again."""
         if self._starting is not None:
             self._starting.cancel()
             self._starting = None
             self.whenEnded.callback(None)
-        elif self.process is not None:
+        elif self.process is not None and self._late is None:
             self.signal("TERM")
             self._late = self._supervisor.reactor.callLater(
                 self._supervisor.policy.stopSeconds, self.signal, "KILL"
@@ -370,8 +373,15 @@ class ProcessSupervisor:
         """End all in order; C{run} tells when that is done."""
         if not self.isStopping:
             self.isStopping = True
-            for each in self._supervised:
+            first = [each for each in self._supervised if not each.stopsLast]
+            for each in first:
                 each.stop()
+            waiting = gatherSettled([each.whenEnded for each in first])
+            Deferred.fromCoroutine(waiting).addCallback(lambda _: self._stopAll())
+
+    def _stopAll(self) -> None:
+        for each in self._supervised:
+            each.stop()
 
     def fail(self, error: BaseException) -> None:
         """End all, for the first reason."""
@@ -382,6 +392,7 @@ class ProcessSupervisor:
     def kill(self, error: BaseException) -> None:
         """End all by force, now."""
         self.fail(error)
+        self._stopAll()
         for each in self._supervised:
             each.signal("KILL")
 

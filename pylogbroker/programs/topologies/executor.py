@@ -7,6 +7,8 @@ What must be true:
   - It starts nothing before it has the container's node: the processes of an earlier executor have
   ended, or their session has.
   - When its session has ended, or may have, it kills all its processes at once.
+  - Instances are ended before the stream manager and the metrics manager, so that what they emit as
+  they are closed gets out.
   - Ports of the stream manager and the metrics manager are the executor's, and passed on: they stay
   when a process is replaced, and who connects meanwhile waits for the new one.
 """
@@ -51,7 +53,12 @@ LISTENING_FD = 3
 """The descriptor at which a stream manager or a metrics manager finds its port."""
 
 RESTART_SECONDS = 60
-STOP_SECONDS_MAX = 15
+
+PROCESS_STOP_SECONDS_MAX = 10
+"""How long an executor's processes may take to end in order: instances, and then the others."""
+
+EXECUTOR_STOP_SECONDS_MAX = 3 * PROCESS_STOP_SECONDS_MAX
+"""How long an executor may: it has to outlive what it ends."""
 
 _BACKLOG = 128
 
@@ -72,13 +79,18 @@ class TopologySupervisor(ProcessSupervisor):
         say: Callable[[str], object],
         random: Callable[[], float],
         settings: TopologySettings,
+        stopSeconds: float = EXECUTOR_STOP_SECONDS_MAX,
     ) -> None:
-        """As of L{ProcessSupervisor}."""
+        """
+        As of L{ProcessSupervisor}.
+
+        @param stopSeconds: see L{RestartPolicy}.
+        """
         policy = RestartPolicy(
             RetryDelays(200, settings.restartDelayMaxMs),
             None,
             RESTART_SECONDS,
-            STOP_SECONDS_MAX,
+            stopSeconds,
             restartsAll=True,
             silenceSeconds=settings.processSilenceMaxMs / 1000,
             endsGroup=True,
@@ -136,6 +148,7 @@ class ContainerExecutor:
             lambda text: log.warn("{text}", text=text),
             self._random.random,
             self._settings,
+            PROCESS_STOP_SECONDS_MAX,
         )
         if self._isStopping:
             return
@@ -205,7 +218,9 @@ class ContainerExecutor:
             role, own.topology, own.container, own.properties, own.directory, **fields
         )
         descriptors = {} if listening is None else {LISTENING_FD: listening.fileno()}
-        return spec.name, ProcessCommand(spec.words, descriptors, keepsInput=True)
+        return spec.name, ProcessCommand(
+            spec.words, descriptors, keepsInput=True, stopsLast=role != INSTANCE
+        )
 
     def _listen(self) -> socket.socket:
         made = socket.create_server((HOST, 0), backlog=_BACKLOG)

@@ -11,6 +11,7 @@ What must be true:
   - When its standard input ends, its parent is gone, and it ends at once: what the parent has held,
   such as the node of a container, is another one's then.
   - It gives a sign of life each L{SIGN_SECONDS} for as long as its reactor runs.
+  - A thread that does not end holds up its end for L{EXIT_SECONDS_MAX} at most.
   - It imports what its role needs, and no more: there may be hundreds of instances on a machine.
 """
 
@@ -20,6 +21,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import Any, NamedTuple, Protocol
@@ -52,6 +54,9 @@ SIGN_FD = 4
 """The descriptor to which it writes a line as a sign of life."""
 
 SIGN_SECONDS = 0.5
+
+EXIT_SECONDS_MAX = 2
+"""From the end of its reactor: then neither signals nor the end of its parent are seen."""
 
 _ROLES = {
     EXECUTOR: ("pylogbroker.programs.topologies.executor", "ContainerExecutor"),
@@ -233,5 +238,14 @@ def main() -> int:
     return _run(reactor, role)
 
 
+def _exitSoon(status: int) -> None:
+    # Python waits for threads, such as those of a pool of the author's.
+    late = threading.Timer(EXIT_SECONDS_MAX, os._exit, (status,))
+    late.daemon = True
+    late.start()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    exitStatus = main()
+    _exitSoon(exitStatus)
+    sys.exit(exitStatus)

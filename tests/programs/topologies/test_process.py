@@ -94,6 +94,15 @@ class ProcessTests(SynchronousTestCase):
         process.stdin.close()
         self.assertEqual(process.wait(60), 1)
 
+    def test_thread(self) -> None:
+        """A thread of the author's code does not keep it from ending, with its status."""
+        (self.folder / "words.py").write_text(
+            "import threading, time\n"
+            "threading.Thread(target=time.sleep, args=(3600,)).start()\n"
+            "raise ValueError('no')\n"
+        )
+        self.assertEqual(self.started().wait(60), 1)
+
     def test_badFile(self) -> None:
         """A file that cannot be used is told of on standard error."""
         (self.folder / "words.py").write_text("raise ValueError('no')")
