@@ -6,10 +6,15 @@ masters, executors, stream managers and commands read and write it.
   - C{state}: C{active}, C{paused} or C{killed}. Commands write it, the master and executors watch.
   - C{epoch}: how many masters there have been. The number is half of an epoch.
   - C{master}: ephemeral, L{MasterLocation} in JSON.
+  - C{scheduler}: ephemeral, of the scheduler that runs the topology.
   - C{containers/<number>}: ephemeral, of the executor.
 
-What must be true: a master's node and its number come into being in one step. A master that has
-waited cannot act under a number that is older than the last one.
+What must be true:
+
+  - A master's node and its number come into being in one step. A master that has waited cannot act
+  under a number that is older than the last one.
+  - Who writes the definition, or removes nodes, has the scheduler's node then. So of two that
+  submit one name one runs, and the end of the other removes nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +41,12 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import (
     EPHEMERAL,
+    CheckOperation,
     CreateOperation,
     IZookeeper,
     SetOperation,
+    WatchEvent,
+    ZookeeperOperation,
 )
 from pylogbroker.net.deferreds import gatherAll
 from pylogbroker.retry import READ_DELAYS, Backoff
@@ -50,13 +58,19 @@ from pylogbroker.topologies.plan import (
     MasterLocation,
     TopologyDefinition,
 )
-from pylogbroker.zookeeper.ephemeral import claimWithin, createPersistent, write
+from pylogbroker.zookeeper.ephemeral import claimWithin, createPersistent
 
 log = Logger()
 
 ROOT = "/topologies"
 STATES = (ACTIVE, PAUSED, KILLED)
 _NAME_SIZE_MAX = 200
+
+_ROUNDS_MAX = 10
+"""How often a node may come or go between two of our requests."""
+
+_REMOVAL_SECONDS = 1
+"""Between two looks whether a topology that was killed has a scheduler."""
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -179,38 +193,175 @@ class StateManager:
 
     async def submit(self, definition: TopologyDefinition, state: str = ACTIVE) -> None:
         """
-        Write a topology's nodes, over those of one that does not run any more.
+        Write a topology's nodes, over those of one that does not run any more, and become its
+        scheduler, in one step.
 
         @raise ConfigurationError: the name cannot be a node's; a topology of this name runs.
         """
         name = definition.name
         requireName(name)
+        contents = (("state", state.encode()), ("definition", msgspec.json.encode(definition)))
+        for _round in range(_ROUNDS_MAX):
+            await self._requireEnded(name)
+            await createPersistent(self._zookeeper, self._path(name, "containers"))
+            await createPersistent(self._zookeeper, self._path(name, "epoch"), b"0")
+            operations: list[ZookeeperOperation] = [
+                CreateOperation(self._path(name, "scheduler"), flags=EPHEMERAL),
+                CheckOperation(self._path(name, "containers"), -1),
+                CheckOperation(self._path(name, "epoch"), -1),
+            ]
+            for part, data in contents:
+                path = self._path(name, part)
+                if await self._zookeeper.exists(path) is None:
+                    operations.append(CreateOperation(path, data))
+                else:
+                    operations.append(SetOperation(path, data))
+            try:
+                await self._zookeeper.multi(operations)
+                return
+            except MultiFailedException:
+                pass  # another was faster, or has just removed its nodes
+        raise ZookeeperError(f"the nodes of topology {name} come and go")
+
+    async def _requireEnded(self, name: str) -> None:
         running = [f"container {each}" for each in await self.containers(name)]
         if await self.master(name) is not None:
             running.append("a master")
+        if await self.hasScheduler(name):
+            running.append("a scheduler")
         if running:
             raise ConfigurationError(
                 f"a topology {name} runs already, with {', '.join(running)}; what has just died is"
                 " there until its session ends"
             )
-        await createPersistent(self._zookeeper, self._path(name, "containers"))
-        await createPersistent(self._zookeeper, self._path(name, "epoch"), b"0")
-        await write(self._zookeeper, self._path(name, "state"), state.encode())
-        await write(
-            self._zookeeper, self._path(name, "definition"), msgspec.json.encode(definition)
-        )
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str) -> bool:
         """
-        Remove a topology's nodes. Those that are not there are no error; ephemeral ones go with
-        their sessions.
+        Remove a topology's nodes, as its scheduler. Those that are not there are no error;
+        ephemeral ones of others go with their sessions.
+
+        @return: C{False}: another scheduler has it, and nothing was removed.
         """
-        parts = ("definition", "state", "epoch", "containers")
+        if not await self._claimScheduler(name):
+            return await self._zookeeper.exists(self._path(name, "definition")) is None
+        # The scheduler's last: while it is there, no other can submit the topology.
+        parts = ("definition", "state", "epoch", "containers", "scheduler")
         for path in [*(self._path(name, each) for each in parts), self._path(name)]:
             try:
                 await self._zookeeper.delete(path)
             except (NoNodeException, NotEmptyException):
                 pass
+        return True
+
+    async def whenRemoved(self, name: str, seconds: float) -> bool:
+        """
+        Wait until a topology that was killed is removed by its scheduler; remove it when it has
+        none.
+
+        @return: C{False}: its scheduler has it still after C{seconds}.
+        """
+        deadline = self._clock.seconds() + seconds
+        isOver = False
+
+        def changed(event: WatchEvent | None) -> None:
+            nonlocal isOver
+            isOver = event is not None  # who submits it again changes it, too
+
+        # One watch for all the time: the server may end with the topology, so that nothing can be
+        # read afterwards.
+        looking, fired = self._zookeeper.exists_and_watch(self._path(name, "definition"))
+        fired.addErrback(_sessionOver).addCallback(changed)
+        try:
+            isOver = await looking is None
+            while not isOver:
+                if not await self.hasScheduler(name) and await self.remove(name):
+                    return True
+                left = deadline - self._clock.seconds()
+                if left <= 0:
+                    return False
+                await self._pause(fired, min(left, _REMOVAL_SECONDS))
+        except ConnectionLossException:
+            if not isOver:
+                raise
+        finally:
+            fired.addErrback(lambda _failure: None)
+            fired.cancel()
+        return True
+
+    async def _pause(self, fired: Deferred[None], seconds: float) -> None:
+        """Until a watch fires, C{seconds} at most; all of them when it has fired already."""
+        if fired.called:
+            await deferLater(self._clock, seconds)
+            return
+        done: Deferred[None] = Deferred()
+
+        def end(result: Any = None) -> Any:
+            if not done.called:
+                done.callback(None)
+            return result
+
+        fired.addBoth(end)
+        timer = self._clock.callLater(seconds, end)
+        try:
+            await done
+        finally:
+            if timer.active():
+                timer.cancel()
+
+    # -- schedulers
+
+    async def hasScheduler(self, name: str) -> bool:
+        """Whether a scheduler runs it; one that has just died is there until its session ends."""
+        return await self._zookeeper.exists(self._path(name, "scheduler")) is not None
+
+    async def keepScheduler(self, name: str) -> None:
+        """
+        Remain the scheduler of a topology, in the next session, too, when one has ended.
+
+        @return: when another scheduler has it, or it was removed, or the client was closed.
+        """
+        backoff = Backoff(self._random, READ_DELAYS)
+        while True:
+            try:
+                if not await self._claimScheduler(name):
+                    return
+                looking, gone = self._zookeeper.exists_and_watch(self._path(name, "scheduler"))
+                gone.addErrback(_sessionOver)
+                try:
+                    if await looking is not None:
+                        backoff.succeeded()
+                        await gone
+                finally:
+                    gone.addErrback(lambda _failure: None)
+                    gone.cancel()
+                continue
+            except ClosingException:
+                return
+            except ZookeeperError as error:
+                log.warn(
+                    "The scheduler of {name} cannot be announced, trying again: {error}",
+                    name=name,
+                    error=error,
+                )
+            await deferLater(self._clock, backoff.failed() / 1000)
+
+    async def _claimScheduler(self, name: str) -> bool:
+        """@return: C{False}: another session has its node, or the topology is not there."""
+        path, definition = self._path(name, "scheduler"), self._path(name, "definition")
+        for _round in range(_ROUNDS_MAX):
+            try:
+                await self._zookeeper.multi(
+                    [CheckOperation(definition, -1), CreateOperation(path, flags=EPHEMERAL)]
+                )
+                return True
+            except MultiFailedException:
+                pass
+            stat = await self._zookeeper.exists(path)
+            if stat is not None:
+                return bool(stat.ephemeralOwner == self._zookeeper.session_id)
+            if await self._zookeeper.exists(definition) is None:
+                return False
+        raise ZookeeperError(f"{path} comes and goes")
 
     async def definition(self, name: str) -> TopologyDefinition:
         """
@@ -254,17 +405,16 @@ class StateManager:
     def watchState(self, name: str, changed: Callable[[str | None], object]) -> Watch:
         """
         @param changed: called with the state now and after each change; L{None}: the node is not
-            there, or says what no state is.
+            there. It is not called when the node says what no state is.
         """
 
         def read(data: bytes | None) -> None:
-            state = None
-            if data is not None:
-                try:
-                    state = decodeState(data)
-                except ConfigurationError as error:
-                    log.warn("The state of {name} cannot be used: {error}", name=name, error=error)
-            changed(state)
+            try:
+                state = None if data is None else decodeState(data)
+            except ConfigurationError as error:
+                log.warn("The state of {name} cannot be used: {error}", name=name, error=error)
+            else:
+                changed(state)
 
         return self._watch(self._path(name, "state"), read)
 

@@ -9,6 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import deferLater
+
+from pylogbroker.cli.commands.topology import states
 from pylogbroker.cli.commands.topology.masterstatus import NoStatusError, readStatus
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.net.httpserver import HttpSite, jsonReply, textReply
@@ -71,7 +75,7 @@ class StatesTests(CommandCase):
         self.assertIn(b"words     active  someone", (await self.topology("list")).output)
 
     async def test_changes(self) -> None:
-        """The state, and the end of a topology whose scheduler has died."""
+        """The state, and that what was killed stays so."""
         for command in ("describe", "activate", "deactivate", "kill"):
             outcome = await self.topology(command, "words")
             self.assertEqual(
@@ -84,12 +88,36 @@ class StatesTests(CommandCase):
         await self.states.claimContainer("words", 0, 100, lambda: None)
         outcome = await self.topology("activate", "words")
         self.assertEqual(outcome.errors, "topology words is active\n")
-        await self.topology("kill", "words")
+        self.patch(states, "KILL_SECONDS_MAX", 0)
+        outcome = await self.topology("kill", "words")
+        self.assertEqual(
+            (outcome.code, outcome.errors),
+            (1, "pylogbroker: topology words is being killed, but has not ended within 0 s\n"),
+        )
         self.assertEqual(await self.states.state("words"), "killed")
         outcome = await self.topology("activate", "words")
         self.assertIn("topology words was killed; submit it again", outcome.errors)
-        await self.client.delete("/topologies/words/containers/0")
-        await self.topology("kill", "words")
+
+    async def test_kill(self) -> None:
+        """
+        Before any container is there, its scheduler removes it; when the scheduler has died, the
+        command does, whatever its containers' nodes say.
+        """
+        await self.states.submit(DEFINITION)
+        killing = ensureDeferred(self.topology("kill", "words"))
+        while await self.states.state("words") != "killed":
+            await deferLater(reactor, 0.02)
+        await deferLater(reactor, 0.1)
+        self.assertFalse(killing.called)
+        self.assertEqual(await self.states.topologies(), ["words"])
+        await self.states.remove("words")
+        outcome = await killing
+        self.assertEqual((outcome.code, outcome.errors), (0, "topology words is killed\n"))
+        await self.states.submit(DEFINITION)
+        await self.states.claimContainer("words", 0, 100, lambda: None)
+        await self.client.delete("/topologies/words/scheduler")
+        outcome = await self.topology("kill", "words")
+        self.assertEqual((outcome.code, outcome.errors), (0, "topology words is killed\n"))
         self.assertEqual(await self.states.topologies(), [])
 
     async def test_describe(self) -> None:

@@ -25,6 +25,8 @@ from tests.topologies.definitions import DEFINITION
 
 SESSION_MS = 6_000
 
+PARTS = ("containers", "definition", "epoch", "scheduler", "state")
+
 
 class StateManagerTests(SynchronousTestCase):
     """Nodes, with two sessions."""
@@ -58,6 +60,11 @@ class StateManagerTests(SynchronousTestCase):
         self.settle()
         return doing
 
+    def begun(self, work: Coroutine[Deferred[Any], Any, Any], seconds: float) -> Deferred[Any]:
+        doing = Deferred.fromCoroutine(work)
+        self.settle(seconds)
+        return doing
+
     def done(self, work: Coroutine[Deferred[Any], Any, Any]) -> Any:
         return self.successResultOf(self.begin(work))
 
@@ -87,13 +94,103 @@ class StateManagerTests(SynchronousTestCase):
         self.done(self.others.claimContainer("words", 2, 100, lambda: None))
         self.done(self.others.announce("words", "host", 1, 2))
         text = self.fails(ConfigurationError, self.states.submit(DEFINITION))
-        self.assertIn("runs already, with container 2, a master", text)
+        self.assertIn("runs already, with container 2, a master, a scheduler", text)
+        self.server.expire(self.client)
         self.server.expire(self.other)
         self.settle()
         self.done(self.states.submit(DEFINITION, PAUSED))
         self.assertEqual(self.done(self.states.state("words")), PAUSED)
         location = self.done(self.others.announce("words", "host", 1, 2))
         self.assertEqual(location.epoch, 2 << EPOCH_BITS)
+
+    def test_submitTogether(self) -> None:
+        """Of two that submit one name at once, one runs; the end of the other removes nothing."""
+        both = [
+            Deferred.fromCoroutine(each.submit(DEFINITION)) for each in (self.states, self.others)
+        ]
+        self.settle()
+        winner = self.states
+        for manager, submitting in zip((self.states, self.others), both, strict=True):
+            failures: list[Any] = []
+            submitting.addErrback(failures.append)
+            if failures:
+                failures[0].trap(ConfigurationError)
+                self.assertIn("runs already, with a scheduler", str(failures[0].value))
+                self.assertFalse(self.done(manager.remove("words")))
+                self.assertEqual(self.done(manager.topologies()), ["words"])
+            else:
+                winner = manager
+            self.assertTrue(submitting.called)
+        self.assertTrue(self.done(winner.remove("words")))
+        self.assertEqual(self.server.tree(), {"/topologies": (None, 0)})
+
+    def test_submitBesideRemoval(self) -> None:
+        """A topology that is removed meanwhile is written whole."""
+        self.submitted()
+        removing = Deferred.fromCoroutine(self.states.remove("words"))
+        submitting: Deferred[None] | None = None
+        while submitting is None or not submitting.called:
+            if "/topologies/words/scheduler" not in self.server.tree() and submitting is None:
+                submitting = Deferred.fromCoroutine(self.others.submit(DEFINITION))
+            self.clock.advance(0.0005)
+        self.successResultOf(submitting)
+        self.assertTrue(self.successResultOf(removing))
+        self.assertEqual(
+            [each for each in self.server.tree() if each.startswith("/topologies/words/")],
+            [f"/topologies/words/{each}" for each in sorted(PARTS)],
+        )
+
+    def test_keepScheduler(self) -> None:
+        """In its next session it is the scheduler again, unless another one was faster."""
+        self.submitted()
+        keeping = self.begin(self.states.keepScheduler("words"))
+        self.server.expire(self.client)
+        self.settle(2)
+        self.assertTrue(self.done(self.others.hasScheduler("words")))
+        self.assertNoResult(keeping)
+        self.server.disconnect(self.client)
+        self.settle(60)
+        self.assertFalse(self.done(self.others.hasScheduler("words")))
+        self.done(self.others.submit(DEFINITION))
+        self.server.reconnect(self.client)
+        self.settle(10)
+        self.successResultOf(keeping)
+        self.assertFalse(self.done(self.states.remove("words")))
+        removed = self.begin(self.others.keepScheduler("words"))
+        self.assertTrue(self.done(self.others.remove("words")))
+        self.settle()
+        self.successResultOf(removed)
+
+    def test_whenRemoved(self) -> None:
+        """
+        After a kill: what the scheduler removes, and at once; what has no scheduler any more; and
+        what takes too long.
+        """
+        self.submitted()
+        self.assertFalse(
+            self.successResultOf(self.begun(self.others.whenRemoved("words", 3), seconds=5))
+        )
+        waiting = self.begin(self.others.whenRemoved("words", 60))
+        self.assertNoResult(waiting)
+        self.done(self.states.remove("words"))
+        self.assertTrue(self.successResultOf(waiting))
+        self.assertTrue(self.done(self.others.whenRemoved("words", 60)))
+        self.submitted()
+        waiting = self.begin(self.others.whenRemoved("words", 60))
+        self.server.expire(self.client)
+        self.settle(2)
+        self.assertTrue(self.successResultOf(waiting))
+        self.assertEqual(self.server.tree(), {"/topologies": (None, 0)})
+
+    def test_whenRemovedServerEnds(self) -> None:
+        """The server ends with the topology: its last word counts."""
+        self.submitted()
+        waiting = self.begin(self.others.whenRemoved("words", 60))
+        self.client.delete("/topologies/words/definition")
+        self.settle()
+        self.server.disconnect(self.other)
+        self.settle(60)
+        self.assertTrue(self.successResultOf(waiting))
 
     def test_removeBeforeSessions(self) -> None:
         """Ephemeral nodes go with their sessions; the topology is not listed any more."""
@@ -142,10 +239,10 @@ class StateManagerTests(SynchronousTestCase):
         text = self.fails(ConfigurationError, self.states.setState("words", ACTIVE))
         self.assertIn("was killed", text)
         self.done(self.states.remove("words"))
-        self.assertEqual(seen, [ACTIVE, PAUSED, None, ACTIVE, KILLED, None])
+        self.assertEqual(seen, [ACTIVE, PAUSED, ACTIVE, KILLED, None])
         watch.stop()
         self.submitted()
-        self.assertEqual(len(seen), 6)
+        self.assertEqual(len(seen), 5)
 
     def test_watchGoesOn(self) -> None:
         """After a lost connection and after the end of a session."""

@@ -174,7 +174,7 @@ class ContainerExecutor:
         self._supervisor.kill(failure.value)
 
     def _stateChanged(self, state: str | None) -> None:
-        if state == KILLED:
+        if state in (KILLED, None):  # None: it was removed
             log.info("The topology was killed")
             self.stop()
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
+from twisted.internet.defer import CancelledError, Deferred
+
 from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
@@ -114,27 +116,40 @@ class LocalScheduler:
         Run it; once.
 
         @return: fires with L{None} when all processes have ended, and the topology's nodes are
-            removed. Fails with L{pylogbroker.errors.ConfigurationError} when it runs already, and
-            with L{pylogbroker.errors.PylogbrokerError} otherwise.
+            removed, unless another scheduler has them. Fails with
+            L{pylogbroker.errors.ConfigurationError} when it runs already, and with
+            L{pylogbroker.errors.PylogbrokerError} otherwise.
         """
+        name = self._definition.name
         await self.states.submit(self._definition)
-        self._writeProperties()
-        watch = self.states.watchState(self._definition.name, self._stateChanged)
+        keeping = Deferred.fromCoroutine(self.states.keepScheduler(name))
+        keeping.addCallback(self._lost)
+        keeping.addErrback(lambda failure: failure.trap(CancelledError))
+        watch = self.states.watchState(name, self._stateChanged)
         try:
+            self._writeProperties()
             await self.supervisor.run()
         finally:
             watch.stop()
+            keeping.cancel()
             try:
-                await self.states.remove(self._definition.name)
+                if not await self.states.remove(name):
+                    self._say(f"the nodes of {name} stay in ZooKeeper: another scheduler has them")
             except ZookeeperError as error:
-                self._say(f"the nodes of {self._definition.name} stay in ZooKeeper: {error}")
+                self._say(f"the nodes of {name} stay in ZooKeeper: {error}")
 
     def stop(self) -> None:
         """End the topology; C{run} tells when that is done."""
         self.supervisor.stop()
 
+    def _lost(self, _result: None) -> None:
+        """Another scheduler has the topology, or it was removed."""
+        self._say(f"topology {self._definition.name} is not this scheduler's any more")
+        self.supervisor.stop()
+
     def _stateChanged(self, state: str | None) -> None:
-        if state == KILLED:
+        # None: it was removed.
+        if state in (KILLED, None):
             self.supervisor.stop()
 
     def _writeProperties(self) -> None:

@@ -100,6 +100,15 @@ class ContainerExecutorTests(TestCase):
         self.assertIn("Master of words", (self.folder / "master.log").read_text())
         await self.until(lambda: not self.pids(executor))
 
+    async def test_removed(self) -> None:
+        """The topology is removed while it runs: that is its end, too."""
+        executor = self.executor()
+        running = executor.run()
+        await self.untilMaster()
+        await self.states.remove("words")
+        await running
+        self.assertEqual(self.pids(executor), {})
+
     async def test_waits(self) -> None:
         """While another executor has the container nothing is started; it can be ended."""
         await self.states.claimContainer("words", 0, 100, lambda: None)

@@ -146,7 +146,8 @@ Spouts emit nothing until topology activate; bolts handle what is under way.
 examples:
   pylogbroker topology kill word-count
 
-Its scheduler ends all its processes in order, and removes its nodes in ZooKeeper.
+Its scheduler ends all its processes in order, and removes its nodes in ZooKeeper. The command waits
+until that is done, and removes them when the scheduler has died. Status 1: not within 90 s.
 """,
     ),
 )

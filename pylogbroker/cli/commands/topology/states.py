@@ -23,6 +23,9 @@ from pylogbroker.zookeeper.client import ZookeeperClient
 COUNTERS = ("emitted", "executed", "acked", "failed")
 """Values of instances that the table shows."""
 
+KILL_SECONDS_MAX = 90
+"""How long C{kill} waits for the end; longer than any process is granted, and than a session."""
+
 
 @asynccontextmanager
 async def _opened(options: Namespace, streams: Streams) -> AsyncIterator[StateManager]:
@@ -177,17 +180,23 @@ async def deactivate(options: Namespace, streams: Streams) -> int:
 
 
 async def kill(options: Namespace, streams: Streams) -> int:
-    """End a topology."""
-    return await _change(options, streams, KILLED)
+    """End a topology, and wait until it has ended."""
+    name = options.name
+    async with _opened(options, streams) as states:
+        await states.setState(name, KILLED)
+        if not await states.whenRemoved(name, KILL_SECONDS_MAX):
+            streams.warn(
+                f"topology {name} is being killed, but has not ended within {KILL_SECONDS_MAX} s"
+            )
+            return 1
+    streams.say(f"topology {name} is killed")
+    return 0
 
 
 async def _change(options: Namespace, streams: Streams, state: str) -> int:
     async with _opened(options, streams) as states:
         await states.setState(options.name, state)
         isRunning = bool(await states.containers(options.name))
-        if state == KILLED and not isRunning:
-            # Its scheduler has died: else it would remove them.
-            await states.remove(options.name)
     more = "" if isRunning else "; nothing of it runs now"
     streams.say(f"topology {options.name} is {state}{more}")
     return 0

@@ -1,0 +1,101 @@
+"""
+Tests for L{pylogbroker.programs.topologies.localscheduler}: schedulers in this process, with
+executors in their own, and a ZooKeeper. Whole topologies are in
+L{tests.integration.test_topologies}.
+"""
+
+from __future__ import annotations
+
+from random import SystemRandom
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from pylogbroker.config.topologies.topologysettings import TopologySettings
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.programs.topologies.localscheduler import LocalScheduler
+from pylogbroker.testing.localzookeeper import LocalZookeeper
+from pylogbroker.topologies.plan import KILLED
+from pylogbroker.topologies.statemanager import StateManager
+from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.topologies.definitions import DEFINITION
+
+reactor: Any = _reactor
+
+
+class LocalSchedulerTests(TestCase):
+    """Two of one topology."""
+
+    timeout = 120
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.server = LocalZookeeper(reactor)
+        self.addCleanup(self.server.stop)
+        await self.server.start()
+        self.client = await self.connected()
+        self.states = StateManager(reactor, self.client, lambda: 0.5)
+        self.said: list[str] = []
+
+    async def connected(self) -> ZookeeperClient:
+        client = ZookeeperClient(reactor, self.server.servers, 2_000)
+        await client.connect()
+        self.addCleanup(client.close)
+        return client
+
+    def scheduler(self, client: ZookeeperClient) -> LocalScheduler:
+        properties = {"zk.connect": self.server.servers, "state.dir": self.mktemp()}
+        settings = TopologySettings.fromProperties(properties)
+
+        async def write(_fd: int, _lines: bytes) -> None:
+            pass
+
+        return LocalScheduler(
+            reactor,
+            client,
+            DEFINITION,
+            settings,
+            properties,
+            write,
+            self.said.append,
+            SystemRandom(),
+        )
+
+    async def untilSubmitted(self) -> None:
+        while not await self.states.topologies():
+            await deferLater(reactor, 0.02)
+
+    async def test_killedEarly(self) -> None:
+        """
+        A topology that is killed before any of its containers is there ends; nothing of it stays.
+        """
+        running = self.scheduler(await self.connected()).run()
+        await self.untilSubmitted()
+        await self.states.setState("words", KILLED)
+        self.assertTrue(await self.states.whenRemoved("words", 60))
+        await running
+        self.assertEqual(self.said, [])
+        self.assertEqual(await self.client.get_children("/topologies"), [])
+
+    async def test_removed(self) -> None:
+        """Its nodes vanish: it ends, and says why."""
+        running = self.scheduler(await self.connected()).run()
+        await self.untilSubmitted()
+        for part in ("definition", "state", "scheduler"):
+            await self.client.delete(f"/topologies/words/{part}")
+        await running
+        self.assertIn("topology words is not this scheduler's any more", self.said)
+
+    async def test_second(self) -> None:
+        """It is refused, and the first one goes on."""
+        first = self.scheduler(await self.connected())
+        running = first.run()
+        await self.untilSubmitted()
+        second = self.scheduler(await self.connected())
+        await self.assertFailure(second.run(), ConfigurationError)
+        self.assertTrue(await self.states.hasScheduler("words"))
+        self.assertFalse(running.called)
+        first.stop()
+        await running
+        self.assertEqual(await self.states.topologies(), [])
