@@ -5,6 +5,7 @@ instances, stream managers, the master and metrics managers speak over it.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -31,6 +32,14 @@ CONNECT_DELAYS = RetryDelays(20, 1_000)
 
 CONNECT_TIMEOUT = 5.0
 """Seconds that a connection may take to be made."""
+
+SILENCE_SECONDS_MAX = 10.0
+"""
+Seconds that the other end may take to acknowledge bytes, or to have room for more; then the
+connection is lost. The kernel measures it, and asks an end that has nothing to say.
+"""
+
+_PROBE_COUNT = 5
 
 
 class IFrameHandler(Protocol):
@@ -68,6 +77,7 @@ class TopologyConnection(TwistedProtocol):
         noDelay = getattr(self.transport, "setTcpNoDelay", None)
         if noDelay is not None:  # not on a unix socket
             noDelay(True)
+            _limitSilence(self.transport)
         self._handler.connected(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -117,6 +127,23 @@ class TopologyConnection(TwistedProtocol):
         if not self.isOver:
             self.isOver = True
             self._handler.disconnected(self, reason)
+
+
+def _limitSilence(transport: Any) -> None:
+    """Have a link that is cut without a word end as one that is closed does."""
+    transport.setTcpKeepAlive(True)
+    getHandle = getattr(transport, "getHandle", None)
+    if getHandle is None or not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return  # a network in memory, or a system that has its own limits only
+    halfSeconds = SILENCE_SECONDS_MAX / 2
+    options = {
+        socket.TCP_USER_TIMEOUT: SILENCE_SECONDS_MAX * 1000,
+        socket.TCP_KEEPIDLE: halfSeconds,
+        socket.TCP_KEEPINTVL: halfSeconds / _PROBE_COUNT,
+        socket.TCP_KEEPCNT: _PROBE_COUNT,
+    }
+    for option, value in options.items():
+        getHandle().setsockopt(socket.IPPROTO_TCP, option, max(1, int(value)))
 
 
 class TopologyClient:

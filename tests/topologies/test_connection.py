@@ -4,14 +4,19 @@ Connections between processes of a topology, over a memory network whose far end
 
 from __future__ import annotations
 
+import socket
 from random import Random
 
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.errors import WireError
 from pylogbroker.testing.network import MemoryNetwork
+from pylogbroker.topologies import connection as connectionmodule
 from pylogbroker.topologies.connection import CONNECT_TIMEOUT, TopologyClient, TopologyConnection
 from pylogbroker.topologies.messages import (
     BATCH,
@@ -144,3 +149,47 @@ class TopologyClientTests(SynchronousTestCase):
         self.clock.advance(10)
         self.assertEqual(self.network.waiting, [])
         self.assertIsNone(self.client.connection)
+
+
+class _Filling(_Told):
+    """Writes more than kernels hold, and tells when the connection is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: Deferred[None] = Deferred()
+        self.isKeptAlive = False
+
+    def connected(self, connection: TopologyConnection) -> None:
+        super().connected(connection)
+        handle = connection.transport.getHandle()
+        self.isKeptAlive = bool(handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        connection.write(bytes(64 << 20))
+
+    def disconnected(self, connection: TopologyConnection, reason: str) -> None:
+        super().disconnected(connection, reason)
+        if not self.lost.called:
+            self.lost.callback(None)
+
+
+class SilenceTests(TestCase):
+    """A connection by TCP whose other end does nothing."""
+
+    timeout = 60
+
+    async def test_lost(self) -> None:
+        """It is lost, also when nothing closes it; an idle one is asked whether it is there."""
+        self.patch(connectionmodule, "SILENCE_SECONDS_MAX", 0.3)
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
+        told = _Filling()
+        client = TopologyClient(
+            reactor,
+            lambda address: TCP4ClientEndpoint(reactor, "127.0.0.1", silent.getsockname()[1]),
+            told,
+            Random(16).random,
+        )
+        self.addCleanup(client.goTo, None)
+        client.goTo("a:1")
+        await told.lost
+        self.assertIn("disconnected", str(told.said[1]))
+        self.assertTrue(told.isKeptAlive)
