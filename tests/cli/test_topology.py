@@ -134,7 +134,14 @@ class StatesTests(CommandCase):
             "component": "spout",
             "values": {"emitted.default": 5, "emitted.odd": 2, "acked": 3},
         }
-        containers = [{"number": 1, "isConnected": True}, {"number": 2, "isConnected": False}]
+        containers = [
+            {
+                "number": number,
+                "isConnected": True,
+                "instances": [{"task": number, "isConnected": number == 1}],
+            }
+            for number in (1, 2)
+        ]
         status = {"containers": containers, "metrics": [metrics, {**metrics, "source": "x"}]}
         port = self.serve({"/status": lambda _query: jsonReply(status)})
         await self.states.announce("words", "127.0.0.1", 1, port)

@@ -88,6 +88,7 @@ class StreamManagerRole:
             metrics,
             settings.metricsIntervalMs,
         )
+        manager.whenInstancesChange = reporter.report
         manager.start(spec.streamManager)
         port = adoptListener(reactor, manager.factory)
         reporter.start()

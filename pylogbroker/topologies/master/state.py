@@ -197,6 +197,17 @@ class MasterState(Generic[Peer]):
                 each.epoch = plan.epoch
                 self._send(each.peer, PlanPushed(plan))
 
+    def _isConnected(self, container: int, task: int) -> bool:
+        """
+        Whether an instance is connected to the stream manager of its container, as that has
+        reported last; it is not when there is no such stream manager now.
+        """
+        stream = self._streams.get(container)
+        metrics = self._metrics.get((container, STREAM_MANAGER))
+        if stream is None or metrics is None or metrics.incarnation != stream.incarnation:
+            return False
+        return metrics.values.get(f"connected.{task}") == 1
+
     def status(self) -> dict[str, Any]:
         """For tools, as JSON."""
         return {
@@ -215,6 +226,7 @@ class MasterState(Generic[Peer]):
                             "task": instance.task,
                             "component": instance.component,
                             "index": instance.index,
+                            "isConnected": self._isConnected(each.number, instance.task),
                         }
                         for instance in each.instances
                     ],

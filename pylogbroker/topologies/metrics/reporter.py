@@ -38,7 +38,7 @@ class MetricsReporter:
         self._address = address
         self._intervalMs = intervalMs
         self._client = ControlClient(clock, endpointTo, random, lambda: hello)
-        self._ticking = LoopingCall(self._report)
+        self._ticking = LoopingCall(self.report)
         self._ticking.clock = clock
 
     def start(self) -> None:
@@ -49,9 +49,10 @@ class MetricsReporter:
     def stop(self) -> None:
         """Report a last time, and disconnect."""
         if self._ticking.running:
-            self._report()
+            self.report()
             self._ticking.stop()
         self._client.goTo(None)
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Report now."""
         self._client.send(self._read())

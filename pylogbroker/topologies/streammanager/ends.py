@@ -233,6 +233,7 @@ class InstanceEnd(_Source):
             connection.send(BackPressure(manager.container, True))
         isKnown = hello.peer in (0, manager.incarnation)
         self.destination.begin(connection, hello.incarnation, isKnown, hello.received)
+        manager.whenInstancesChange()
 
     def controlReceived(self, message: Control) -> None:
         """
@@ -262,6 +263,7 @@ class InstanceEnd(_Source):
         if connection is self._connection:
             self._connection = None
             self.destination.leave()
+            self._manager.whenInstancesChange()
             log.info("{name}: {reason}", name=self.destination.name, reason=reason)
 
 

@@ -75,6 +75,7 @@ class StreamManager:
     @ivar incarnation: a number of this process.
     @ivar plan: the last plan; L{None}: none was pushed yet.
     @ivar counts: of L{COUNTS}: what was routed, and what was not.
+    @ivar whenInstancesChange: called when an instance has connected, or is gone.
     @ivar pressure: why spouts must stop; what was told to them is L{areSpoutsStopped}.
     """
 
@@ -103,6 +104,7 @@ class StreamManager:
         self._random = random
         self._address = ""
         self._epochMin = 0
+        self.whenInstancesChange: Callable[[], object] = lambda: None
         self.pressure = BackPressureState(clock.seconds, self._endTurnSoon)
         self.areSpoutsStopped = False
         self._isInitiator = False
@@ -410,6 +412,8 @@ class StreamManager:
             totals[f"tuples.dropped.{target.name}"] += target.droppedCount
             totals[f"tuples.lost.{target.name}"] += target.lostCount
         values.update(sorted(totals.items()))
+        for task, end in sorted(self._instances.items()):
+            values[f"connected.{task}"] = int(end.destination.connection is not None)
         return values
 
     def _destinations(self) -> list[Destination]:

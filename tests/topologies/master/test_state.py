@@ -196,3 +196,30 @@ class MasterStateTests(SynchronousTestCase):
         )
         self.hello("b", 2)
         self.assertEqual(self.master.status()["epoch"], EPOCH + 1)
+
+    def connected(self) -> list[int]:
+        """The instances that are connected, as tools get them."""
+        return [
+            instance["task"]
+            for each in self.master.status()["containers"]
+            for instance in each["instances"]
+            if instance["isConnected"]
+        ]
+
+    def test_connectedInstances(self) -> None:
+        """
+        An instance is connected when the stream manager of its container has said so last, which
+        is connected itself.
+        """
+        self.hello("a", 2)
+        self.hello("m", 2, role=METRICS_MANAGER)
+        self.assertEqual(self.connected(), [])
+        self.master.metrics("m", self.metrics(2, STREAM_MANAGER, **{"connected.2": 1}))
+        self.assertEqual(self.connected(), [2])
+        self.master.metrics("m", self.metrics(2, STREAM_MANAGER, **{"connected.2": 0}))
+        self.assertEqual(self.connected(), [])
+        self.master.metrics("m", self.metrics(2, STREAM_MANAGER, **{"connected.2": 1}))
+        self.master.lost("a")
+        self.assertEqual(self.connected(), [])
+        self.master.hello("b", Hello("words", STREAM_MANAGER, 2, 6, address="host:2"))
+        self.assertEqual(self.connected(), [])  # it was said by the former process

@@ -564,6 +564,22 @@ class PlanTests(SynchronousTestCase):
         self.assertEqual(self.all.instances[3].tuples(), [b"c"])
         self.assertEqual(self.all.instances[2].tuples(), [b"d"])
 
+    def test_connectedInstances(self) -> None:
+        """Its metrics say which instances are connected, and it says when that has changed."""
+        said: list[tuple[float, float]] = []
+
+        def changed() -> None:
+            values = self.manager.metricValues()
+            said.append((values["connected.1"], values["connected.2"]))
+
+        self.manager.whenInstancesChange = changed
+        self.all.instances[2].process.kill()
+        self.all.advance(1)
+        self.assertEqual(said, [(1, 0)])
+        self.all.startInstance(1, 2)
+        self.all.advance(1)
+        self.assertEqual(said, [(1, 0), (1, 1)])
+
     def test_master(self) -> None:
         """
         It connects to the master that is named, says where it is, takes its plan, connects again,

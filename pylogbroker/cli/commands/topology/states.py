@@ -137,14 +137,19 @@ def _page(found: dict[str, Any], definition: TopologyDefinition) -> str:
         for each in status.get("metrics", ())
         if each["source"].isdigit()
     }
-    isConnected = {each["number"]: each["isConnected"] for each in status.get("containers", ())}
+    connected = {
+        instance["task"]
+        for each in status.get("containers", ())
+        for instance in each["instances"]
+        if instance["isConnected"]
+    }
     instances = [
         (
             instance.task,
             instance.component,
             instance.index,
             container.number,
-            "yes" if isConnected.get(container.number) else "no",
+            "yes" if instance.task in connected else "no",
             *(_count(values.get(str(instance.task), {}), name) for name in COUNTERS),
         )
         for container in definition.packing.containers
