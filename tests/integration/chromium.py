@@ -25,6 +25,7 @@ TAB, ENTER = "\ue004", "\ue007"
 """Keys, as WebDriver names them."""
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+START_COUNT_MAX = 3
 _STARTED = re.compile(r"started successfully on port (\d+)")
 
 
@@ -41,17 +42,24 @@ class Chromium:
             raise AssertionError(
                 "chromium and chromedriver are missing: apt-get install chromium chromium-driver"
             )
-        self._driver = subprocess.Popen(
-            [driver, "--port=0"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
         self._session = ""
-        try:
+        self._port = 0
+        for _attempt in range(START_COUNT_MAX):
+            self._driver = subprocess.Popen(
+                [driver, "--port=0"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
             self._port = self._waitForPort()
+            if self._port:
+                break
+            self._driver.wait()
+        try:
+            if not self._port:
+                raise AssertionError("chromedriver has ended")
             # By a pipe, since the driver would look for the browser's port at "localhost", which a
             # bare system may not know.
             arguments = [
@@ -81,6 +89,7 @@ class Chromium:
             raise
 
     def _waitForPort(self) -> int:
+        """@return: 0: it has ended, as when the port that it took is not free any more."""
         assert self._driver.stdout is not None
         for line in self._driver.stdout:
             found = _STARTED.search(line)
@@ -89,7 +98,7 @@ class Chromium:
                     target=self._driver.stdout.read, daemon=True
                 ).start()  # or it would block once the pipe is full
                 return int(found[1])
-        raise AssertionError("chromedriver has ended")
+        return 0
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=300)
