@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,8 @@ class LoadTests(SynchronousTestCase):
     def load(self, program: str, environment: str | None = None) -> dict[str, Topology]:
         """The topologies of a file C{mine.py}."""
         path = self.folder / "mine.py"
+        # Python takes compiled code for current while second and size of its file are the same.
+        shutil.rmtree(self.folder / "__pycache__", ignore_errors=True)
         path.write_text(COMPONENTS + program)
         return loadAnyTopologies(str(path), environment=environment)
 
