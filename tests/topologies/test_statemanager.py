@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -37,7 +37,7 @@ class StateManagerTests(SynchronousTestCase):
         self.client, self.other = self.connected(), self.connected()
         self.states, self.others = self.manager(self.client), self.manager(self.other)
         # Watches end with their clients, not when they are collected, and so does what still waits.
-        self.addCleanup(self.flushLoggedErrors, ClosingException)
+        self.doing: list[Deferred[Any]] = []
         self.addCleanup(self.settle)
         self.addCleanup(self.client.close)
         self.addCleanup(self.other.close)
@@ -55,14 +55,21 @@ class StateManagerTests(SynchronousTestCase):
         for _step in range(100):
             self.clock.advance(seconds / 100)
 
+    def tearDown(self) -> None:
+        for each in self.doing:
+            each.addErrback(lambda failure: failure.trap(ClosingException, CancelledError))
+
     def begin(self, work: Coroutine[Deferred[Any], Any, Any]) -> Deferred[Any]:
-        doing = Deferred.fromCoroutine(work)
-        self.settle()
-        return doing
+        return self.begun(work, 0.2)
 
     def begun(self, work: Coroutine[Deferred[Any], Any, Any], seconds: float) -> Deferred[Any]:
-        doing = Deferred.fromCoroutine(work)
+        doing = self.follow(work)
         self.settle(seconds)
+        return doing
+
+    def follow(self, work: Coroutine[Deferred[Any], Any, Any]) -> Deferred[Any]:
+        doing = Deferred.fromCoroutine(work)
+        self.doing.append(doing)
         return doing
 
     def done(self, work: Coroutine[Deferred[Any], Any, Any]) -> Any:
@@ -105,9 +112,7 @@ class StateManagerTests(SynchronousTestCase):
 
     def test_submitTogether(self) -> None:
         """Of two that submit one name at once, one runs; the end of the other removes nothing."""
-        both = [
-            Deferred.fromCoroutine(each.submit(DEFINITION)) for each in (self.states, self.others)
-        ]
+        both = [self.follow(each.submit(DEFINITION)) for each in (self.states, self.others)]
         self.settle()
         winner = self.states
         for manager, submitting in zip((self.states, self.others), both, strict=True):
@@ -127,11 +132,11 @@ class StateManagerTests(SynchronousTestCase):
     def test_submitBesideRemoval(self) -> None:
         """A topology that is removed meanwhile is written whole."""
         self.submitted()
-        removing = Deferred.fromCoroutine(self.states.remove("words"))
+        removing = self.follow(self.states.remove("words"))
         submitting: Deferred[None] | None = None
         while submitting is None or not submitting.called:
             if "/topologies/words/scheduler" not in self.server.tree() and submitting is None:
-                submitting = Deferred.fromCoroutine(self.others.submit(DEFINITION))
+                submitting = self.follow(self.others.submit(DEFINITION))
             self.clock.advance(0.0005)
         self.successResultOf(submitting)
         self.assertTrue(self.successResultOf(removing))
@@ -318,8 +323,7 @@ class StateManagerTests(SynchronousTestCase):
         """Of two that begin at once, one becomes the master."""
         self.submitted()
         both = [
-            Deferred.fromCoroutine(each.announce("words", "host", 1, 2))
-            for each in (self.states, self.others)
+            self.follow(each.announce("words", "host", 1, 2)) for each in (self.states, self.others)
         ]
         self.settle()
         self.assertEqual(len([each for each in both if each.called]), 1)
@@ -327,7 +331,7 @@ class StateManagerTests(SynchronousTestCase):
     def test_announceLost(self) -> None:
         """The request has worked and its answer was lost: the node is known again."""
         self.submitted()
-        announcing = Deferred.fromCoroutine(self.states.announce("words", "host", 1, 2))
+        announcing = self.follow(self.states.announce("words", "host", 1, 2))
         while "/topologies/words/master" not in self.server.tree():
             self.clock.advance(0.0005)
         self.server.disconnect(self.client)
@@ -379,7 +383,7 @@ class StateManagerTests(SynchronousTestCase):
     def test_errors(self) -> None:
         """What has no answer is not swallowed."""
         self.submitted()
-        reading = Deferred.fromCoroutine(self.states.definition("words"))
+        reading = self.follow(self.states.definition("words"))
         self.server.disconnect(self.client)
         self.settle(60)
         self.failureResultOf(reading, ConnectionLossException, SessionExpiredException)
