@@ -2,8 +2,8 @@
 Packings: which container gets which instances of a topology. A module of its own, since master,
 schedulers and the simulator pack alike.
 
-Tasks are numbered from 1, by components in their order and then by index, whatever the packing: a
-topology that is packed otherwise keeps them.
+Tasks are numbered from 1, by components in their order and then by index. They do not depend on
+the packing: a topology that is packed otherwise keeps them.
 """
 
 from __future__ import annotations
@@ -40,15 +40,12 @@ def pack(topology: Topology, containerCount: int | None = None) -> PackingPlan:
         containerCount = topology.options.containerCount
     packing = packRoundRobin(topology, containerCount)
     for container in packing.containers:
-        asked = [topology.components[each.component].resources for each in container.instances]
-        cpu, ramSize = sum(each.cpu for each in asked), sum(each.ramSize for each in asked)
-        if not _fits(cpu, capacity.cpu, capacity.cpu) or not _fits(
-            ramSize, capacity.ramSize, capacity.ramSize
-        ):
+        asked = _sumOf(topology, container.instances)
+        if not _fits(asked, capacity, capacity):
             raise ConfigurationError(
                 f"topology {topology.name}: the instances of container {container.number} of"
-                f" {len(packing.containers)} ask for {cpu:g} cores and {ramSize} bytes, and a"
-                f" container has {capacity.cpu:g} and {capacity.ramSize}"
+                f" {len(packing.containers)} ask for {asked.cpu:g} cores and {asked.ramSize} bytes,"
+                f" and a container has {capacity.cpu:g} and {capacity.ramSize}"
             )
     return packing
 
@@ -92,26 +89,22 @@ def packByResources(topology: Topology, capacity: Resources) -> PackingPlan:
         key=lambda each: (asked[each.component].ramSize, asked[each.component].cpu),
         reverse=True,
     ):
-        cpu, ramSize = asked[instance.component]
+        its = asked[instance.component]
         for at, room in enumerate(left):
-            if _fits(cpu, room.cpu, capacity.cpu) and _fits(
-                ramSize, room.ramSize, capacity.ramSize
-            ):
+            if _fits(its, room, capacity):
                 break
         else:
-            if not _fits(cpu, capacity.cpu, capacity.cpu) or not _fits(
-                ramSize, capacity.ramSize, capacity.ramSize
-            ):
+            if not _fits(its, capacity, capacity):
                 raise ConfigurationError(
                     f"topology {topology.name}, component {instance.component}: an instance asks"
-                    f" for {cpu:g} cores and {ramSize} bytes, and a container has {capacity.cpu:g}"
-                    f" and {capacity.ramSize}"
+                    f" for {its.cpu:g} cores and {its.ramSize} bytes, and a container has"
+                    f" {capacity.cpu:g} and {capacity.ramSize}"
                 )
             at = len(bins)
             bins.append([])
             left.append(capacity)
         bins[at].append(instance)
-        left[at] = Resources(left[at].cpu - cpu, left[at].ramSize - ramSize)
+        left[at] = Resources(left[at].cpu - its.cpu, left[at].ramSize - its.ramSize)
     return PackingPlan(
         tuple(
             _container(topology, at + 1, sorted(each, key=lambda instance: instance.task))
@@ -120,16 +113,21 @@ def packByResources(topology: Topology, capacity: Resources) -> PackingPlan:
     )
 
 
-def _fits(asked: float, room: float, capacity: float) -> bool:
-    return not capacity or asked <= room + 1e-9  # cores are fractions: 0.1 * 3 fits into 0.3
+def _fits(asked: Resources, room: Resources, capacity: Resources) -> bool:
+    """Whether a container with this capacity, of which C{room} is left, can have what is asked."""
+    return all(
+        not each or need <= left + 1e-9  # cores are fractions: 0.1 * 3 fits into 0.3
+        for need, left, each in zip(asked, room, capacity, strict=True)
+    )
+
+
+def _sumOf(topology: Topology, instances: Sequence[InstancePlan]) -> Resources:
+    asked = [topology.components[each.component].resources for each in instances]
+    return Resources(sum(each.cpu for each in asked), sum(each.ramSize for each in asked))
 
 
 def _container(topology: Topology, number: int, instances: Sequence[InstancePlan]) -> ContainerPlan:
-    asked = [topology.components[each.component].resources for each in instances]
-    ramSizes = [each.ramSize for each in asked]
-    return ContainerPlan(
-        number,
-        tuple(instances),
-        sum(each.cpu for each in asked),
-        sum(ramSizes) if all(ramSizes) else 0,  # one without a limit: the container has none
-    )
+    cpu, ramSize = _sumOf(topology, instances)
+    if not all(topology.components[each.component].resources.ramSize for each in instances):
+        ramSize = 0  # one without a limit: the container has none
+    return ContainerPlan(number, tuple(instances), cpu, ramSize)
