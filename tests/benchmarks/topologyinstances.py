@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pylogbroker.topologies import Bolt, Grouping, Spout, StreamTuple, Topology, TopologyBuilder
 from pylogbroker.topologies.acktrees import AckTrees
 from pylogbroker.topologies.api import TopologyContext
-from pylogbroker.topologies.instance.collectors import EncodedEntries
+from pylogbroker.topologies.instance.collectors import EncodedEntry
 from pylogbroker.topologies.instance.runners import RunnerOutput, newRunner
 from pylogbroker.topologies.messages import (
     ACKED,
@@ -86,7 +86,7 @@ class InstancePair:
         self.spent: dict[str, float] = {"spout": 0.0, "bolts": 0.0}
         self.trees = AckTrees()
         self.number = 0
-        self.sent: list[EncodedEntries] = []
+        self.sent: list[EncodedEntry] = []
         output = RunnerOutput(
             lambda entries, number: self.sent.extend(entries), lambda: True, self.fail
         )

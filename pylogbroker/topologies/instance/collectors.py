@@ -59,9 +59,9 @@ _NO_ROOTS = b"\x92\x90"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class EncodedEntries(NamedTuple):
+class EncodedEntry(NamedTuple):
     """
-    What is to be sent: an entry of a batch.
+    An entry of a batch, to be sent.
 
     @ivar data: the entry, encoded.
     @ivar amount: how many tuples or numbers are in it.
@@ -104,7 +104,7 @@ class _Buffer:
         self.task = task
         self.output: _Output | None = None
         self.tuples: list[bytes] = []
-        self.entries: list[EncodedEntries] = []
+        self.entries: list[EncodedEntry] = []
 
 
 class Collector:
@@ -205,7 +205,7 @@ class Collector:
             tup.edges = DONE
             self.failedCount += 1
 
-    def take(self) -> list[EncodedEntries]:
+    def take(self) -> list[EncodedEntry]:
         """What is to be sent, in its order; it is forgotten."""
         if not self.size:
             return []
@@ -219,7 +219,7 @@ class Collector:
         self.size = 0
         return taken
 
-    def _control(self) -> list[EncodedEntries]:
+    def _control(self) -> list[EncodedEntry]:
         return []
 
     def _append(self, task: int, output: _Output, data: bytes) -> None:
@@ -238,7 +238,7 @@ class Collector:
         count = len(tuples)
         assert buffer.output is not None  # the tuples are of it
         data = b"".join((buffer.output.prefix, _ARRAY.pack(b"\xdd", count), *tuples))
-        buffer.entries.append(EncodedEntries(encodeEntry(TUPLES, buffer.task, count, data), count))
+        buffer.entries.append(EncodedEntry(encodeEntry(TUPLES, buffer.task, count, data), count))
         tuples.clear()
 
     def _encoded(
@@ -362,14 +362,14 @@ class SpoutCollector(Collector):
             self._flush()
         return tasks
 
-    def _control(self) -> list[EncodedEntries]:
+    def _control(self) -> list[EncodedEntry]:
         roots = self._roots
         if not roots:
             return []
         self._roots = []
         count = len(roots) // 2
         data = encodeEntry(ROOTS, self._task, count, encodeNumbers(roots))
-        return [EncodedEntries(data, count)]
+        return [EncodedEntry(data, count)]
 
 
 class BoltCollector(Collector):
@@ -465,15 +465,15 @@ class BoltCollector(Collector):
         if self.size >= self._flushSize:
             self._flush()
 
-    def _control(self) -> list[EncodedEntries]:
+    def _control(self) -> list[EncodedEntry]:
         taken = []
         for task, numbers in self._acks.items():
             count = len(numbers) // 2
             data = encodeEntry(ACKS, task, count, encodeNumbers(numbers))
-            taken.append(EncodedEntries(data, count))
+            taken.append(EncodedEntry(data, count))
         for task, numbers in self._fails.items():
             count = len(numbers)
             data = encodeEntry(FAILS, task, count, encodeNumbers(numbers))
-            taken.append(EncodedEntries(data, count))
+            taken.append(EncodedEntry(data, count))
         self._acks, self._fails = {}, {}
         return taken

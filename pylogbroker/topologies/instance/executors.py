@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from pylogbroker.net.timer import Timer
-from pylogbroker.topologies.instance.collectors import EncodedEntries
+from pylogbroker.topologies.instance.collectors import EncodedEntry
 from pylogbroker.topologies.instance.runners import DEFAULT_KNOBS, Runner, RunnerOutput
 
 NewRunner: TypeAlias = Callable[[RunnerOutput], Runner]
@@ -34,7 +34,7 @@ class IRunnerOwner(Protocol):
     def isPressed(self) -> bool:
         """Whether no spout is to emit, for the sake of others. Any thread may read it."""
 
-    def handedOver(self, entries: list[EncodedEntries], number: int) -> None:
+    def handedOver(self, entries: list[EncodedEntry], number: int) -> None:
         """Entries are to be sent; all batches up to this number are handled."""
 
     def reported(self, text: str) -> None:
@@ -81,7 +81,7 @@ class ThreadExecutor:
         self._outputSizeMax = outputSizeMax
         self._work = Event()
         self._room = Event()
-        self._handedOver: deque[tuple[list[EncodedEntries], int]] = deque()
+        self._handedOver: deque[tuple[list[EncodedEntry], int]] = deque()
         self._isDelivering = False
         self._handedSize = 0  # the thread's
         self._takenSize = 0  # the reactor's
@@ -134,7 +134,7 @@ class ThreadExecutor:
         inTransit = self._handedSize - self._takenSize
         return self._owner.unsentSize + inTransit < self._outputSizeMax
 
-    def _send(self, entries: list[EncodedEntries], number: int) -> None:
+    def _send(self, entries: list[EncodedEntry], number: int) -> None:
         self._handedSize += sum(len(each.data) for each in entries)
         self._handedOver.append((entries, number))
         if not self._isDelivering:

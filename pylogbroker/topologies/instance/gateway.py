@@ -32,7 +32,7 @@ from pylogbroker.errors import ConfigurationError, WireError
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.timer import Timer, wallMs
 from pylogbroker.topologies.connection import TopologyClient, TopologyConnection
-from pylogbroker.topologies.instance.collectors import EncodedEntries
+from pylogbroker.topologies.instance.collectors import EncodedEntry
 from pylogbroker.topologies.instance.executors import IExecutor
 from pylogbroker.topologies.instance.runners import (
     DEFAULT_KNOBS,
@@ -169,7 +169,7 @@ class Gateway:
         """See L{IRunnerOwner}."""
         return self._isPressed
 
-    def handedOver(self, entries: list[EncodedEntries], number: int) -> None:
+    def handedOver(self, entries: list[EncodedEntry], number: int) -> None:
         """See L{IRunnerOwner}."""
         if self._isOver:
             return

@@ -43,7 +43,7 @@ from pylogbroker.topologies.instance.collectors import (
     FLUSH_SIZE,
     BoltCollector,
     Collector,
-    EncodedEntries,
+    EncodedEntry,
     SpoutCollector,
 )
 from pylogbroker.topologies.messages import ACKED, FAILED, TUPLES, BatchEntry, decodeNumbers
@@ -99,7 +99,7 @@ class RunnerOutput(NamedTuple):
     @ivar wake: called on any thread, has C{turn} called soon; L{None}: there is no thread.
     """
 
-    send: Callable[[list[EncodedEntries], int], object]
+    send: Callable[[list[EncodedEntry], int], object]
     mayEmit: Callable[[], bool]
     report: Callable[[str], object]
     wake: Callable[[], object] | None = None

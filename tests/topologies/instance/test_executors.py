@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.errors import ComponentFailedError
 from pylogbroker.topologies.api import Bolt, Grouping, Spout, StreamTuple
-from pylogbroker.topologies.instance.collectors import EncodedEntries
+from pylogbroker.topologies.instance.collectors import EncodedEntry
 from pylogbroker.topologies.instance.executors import IExecutor, InlineExecutor, ThreadExecutor
 from pylogbroker.topologies.instance.runners import Runner, RunnerOutput, newRunner
 from pylogbroker.topologies.packings import packRoundRobin
@@ -28,12 +28,12 @@ class Owner:
     def __init__(self) -> None:
         self.unsentSize = 0
         self.isPressed = False
-        self.handed: list[EncodedEntries] = []
+        self.handed: list[EncodedEntry] = []
         self.reports: list[str] = []
         self.failed: Deferred[list[Failure]] = Deferred()
         self.changed: Deferred[None] = Deferred()
 
-    def handedOver(self, entries: list[EncodedEntries], number: int) -> None:
+    def handedOver(self, entries: list[EncodedEntry], number: int) -> None:
         """See L{IRunnerOwner}."""
         assert current_thread() is main_thread()
         self.handed += entries

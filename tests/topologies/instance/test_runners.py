@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ComponentFailedError, WireError
 from pylogbroker.topologies.api import Bolt, Grouping, Spout, StreamTuple, TopologyContext
-from pylogbroker.topologies.instance.collectors import EncodedEntries
+from pylogbroker.topologies.instance.collectors import EncodedEntry
 from pylogbroker.topologies.instance.runners import (
     BoltRunner,
     InstanceKnobs,
@@ -114,7 +114,7 @@ class RunnerCase(SynchronousTestCase):
         self.reported: list[str] = []
         self.mayEmit = True
 
-    def send(self, entries: list[EncodedEntries], number: int) -> None:
+    def send(self, entries: list[EncodedEntry], number: int) -> None:
         """The runner hands over."""
         self.sent += decodeBatch(encodeBatch(1, [each.data for each in entries])[4:])
         self.numbers.append(number)

@@ -16,7 +16,7 @@ import msgspec
 
 from pylogbroker.topologies.acktrees import AckTrees
 from pylogbroker.topologies.api import Bolt, Grouping, StreamTuple
-from pylogbroker.topologies.instance.collectors import EncodedEntries
+from pylogbroker.topologies.instance.collectors import EncodedEntry
 from pylogbroker.topologies.instance.runners import Runner, RunnerOutput, newRunner
 from pylogbroker.topologies.messages import (
     ACKED,
@@ -66,7 +66,7 @@ class Instances:
         self.acked: dict[int, int] = defaultdict(int)
         self.failed: dict[int, int] = defaultdict(int)
         self._trees: dict[int, AckTrees] = defaultdict(AckTrees)
-        self._sent: list[EncodedEntries] = []
+        self._sent: list[EncodedEntry] = []
         self._number = 0
         self._woken = Event()
         self._isTracked = topology.options.isAtLeastOnce
