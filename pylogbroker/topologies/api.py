@@ -37,6 +37,9 @@ DEFAULT_STREAM = "default"
 TICK_COMPONENT, TICK_STREAM = "__system", "__tick"
 """Where a tick tuple says that it comes from."""
 
+SYSTEM_TASK = -1
+"""The task of what no instance has emitted: tick tuples, and heartbeats to subprocesses."""
+
 
 class StreamTuple(msgspec.Struct, eq=False):
     """

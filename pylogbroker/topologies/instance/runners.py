@@ -32,6 +32,7 @@ import msgspec
 import pylogbroker
 from pylogbroker.errors import ComponentFailedError, WireError, describeError
 from pylogbroker.topologies.api import (
+    SYSTEM_TASK,
     TICK_COMPONENT,
     TICK_STREAM,
     Bolt,
@@ -58,9 +59,6 @@ TIMEOUT_FACTOR = 2
 Message time-outs behind which a spout fails a tuple by itself. The acker's time-out comes first,
 unless what it says is lost.
 """
-
-TICK_TASK = -1
-"""The task that a tick tuple comes from."""
 
 _PACKAGE = str(Path(pylogbroker.__file__).parent)
 
@@ -526,7 +524,7 @@ class BoltRunner(Runner):
             next(self._ids),
             TICK_COMPONENT,
             TICK_STREAM,
-            TICK_TASK,
+            SYSTEM_TASK,
             (self._options.tickMs / 1000,),
             ("seconds",),
         )

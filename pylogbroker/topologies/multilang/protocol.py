@@ -23,13 +23,10 @@ from typing import Any
 import msgspec
 
 from pylogbroker.errors import TupleError, WireError
-from pylogbroker.topologies.api import TICK_COMPONENT, TICK_STREAM, StreamTuple
+from pylogbroker.topologies.api import SYSTEM_TASK, StreamTuple
 
 MESSAGE_SIZE_MAX = 32 << 20
 """Bytes of a message of a subprocess."""
-
-SYSTEM_TASK = -1
-"""The task that ticks and heartbeats come from."""
 
 HEARTBEAT_STREAM = "__heartbeat"
 
@@ -195,7 +192,7 @@ class TupleEncoder:
     """Tuples for the subprocess of a bolt."""
 
     def __init__(self) -> None:
-        # Ends with the ids of tasks: a topology has a known number of those.
+        # By component, stream and task: a topology has a known number of those.
         self._middles: dict[tuple[str, str, int], bytes] = {}
 
     def encode(self, id: int, tup: StreamTuple) -> bytes:
@@ -208,8 +205,6 @@ class TupleEncoder:
         key = tup.component, tup.stream, tup.task
         middle = self._middles.get(key)
         if middle is None:
-            if tup.component == TICK_COMPONENT and tup.stream == TICK_STREAM:
-                key = tup.component, tup.stream, SYSTEM_TASK
             place = _encode(dict(zip(("comp", "stream", "task"), key, strict=True)))
             middle = self._middles[key] = b'",' + place[1:-1] + b',"tuple":'
         return b'{"id":"%d%b%b}\nend\n' % (id, middle, encodeValues(tup.values))

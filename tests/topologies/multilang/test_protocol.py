@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import TupleError, WireError
-from pylogbroker.topologies.api import TICK_COMPONENT, TICK_STREAM, StreamTuple
+from pylogbroker.topologies.api import SYSTEM_TASK, TICK_COMPONENT, TICK_STREAM, StreamTuple
 from pylogbroker.topologies.multilang.protocol import (
     HEARTBEAT,
     ShellMessageDecoder,
@@ -147,7 +147,7 @@ class EncoderTests(SynchronousTestCase):
 
     def test_tick(self) -> None:
         """A tick tuple and a heartbeat come from the system's task."""
-        tick = StreamTuple(0, TICK_COMPONENT, TICK_STREAM, 0, [60], [])
+        tick = StreamTuple(0, TICK_COMPONENT, TICK_STREAM, SYSTEM_TASK, [60], [])
         got = bodyOf(TupleEncoder().encode(1, tick))
         self.assertEqual(
             (got["comp"], got["stream"], got["task"], got["tuple"]),
