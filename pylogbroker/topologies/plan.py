@@ -55,6 +55,13 @@ class PackingPlan(msgspec.Struct, frozen=True):
         found = [each for container in self.containers for each in container.instances]
         return sorted(found, key=lambda each: each.task)
 
+    def containerOf(self, task: int) -> ContainerPlan | None:
+        """The container of a task; L{None}: the plan does not have it."""
+        for container in self.containers:
+            if any(each.task == task for each in container.instances):
+                return container
+        return None
+
 
 class InputPlan(msgspec.Struct, frozen=True):
     """
@@ -140,10 +147,3 @@ class PhysicalPlan(msgspec.Struct, frozen=True):
     state: str
     packing: PackingPlan
     streamManagers: dict[int, str]
-
-    def containerOf(self, task: int) -> int | None:
-        """The container of a task; L{None}: the plan does not have it."""
-        for container in self.packing.containers:
-            if any(each.task == task for each in container.instances):
-                return container.number
-        return None

@@ -135,8 +135,7 @@ class Gateway:
         """
         if not self._isStopping:
             self._isStopping = True
-            if self._ticks is not None and self._ticks.running:
-                self._ticks.stop()
+            self._stopTicks()
             self._stopTimer.start(STOP_DELAY_MS, self._finish)
             self._executor.stop().addCallback(lambda _: self._closed())
         return self.done
@@ -147,9 +146,9 @@ class Gateway:
         values["unsentSize"] = self._sender.unsentSize
         values["unconfirmedSize"] = self._sender.unconfirmedSize
         values["lost"] = self._sender.lostAmount
-        container = None if self._plan is None else self._plan.containerOf(self._task)
+        container = None if self._plan is None else self._plan.packing.containerOf(self._task)
         return Metrics(
-            container or 0,
+            0 if container is None else container.number,
             str(self._task),
             self._component,
             self.incarnation,
@@ -350,6 +349,10 @@ class Gateway:
         runner.tick()
         self._executor.wake()
 
+    def _stopTicks(self) -> None:
+        if self._ticks is not None and self._ticks.running:
+            self._ticks.stop()
+
     # The end.
 
     def _closed(self) -> None:
@@ -368,8 +371,7 @@ class Gateway:
         self._isOver = True
         self._confirmTimer.stop()
         self._stopTimer.stop()
-        if self._ticks is not None and self._ticks.running:
-            self._ticks.stop()
+        self._stopTicks()
         if self._client.connection is not None:
             self._client.connection.close("the instance has ended")
         self._client.goTo(None)

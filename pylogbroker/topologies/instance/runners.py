@@ -250,12 +250,9 @@ class Runner:
 
     def _changePacking(self, packing: PackingPlan) -> None:
         self._packing = packing
-        local = [
-            [each.task for each in container.instances]
-            for container in packing.containers
-            if any(each.task == self._instance.task for each in container.instances)
-        ]
-        self._collector.replan(self._topology, self._newContext(), local[0] if local else ())
+        container = packing.containerOf(self._instance.task)
+        local = () if container is None else [each.task for each in container.instances]
+        self._collector.replan(self._topology, self._newContext(), local)
 
     def _work(self, countMax: int, deadline: float) -> float | None:
         raise NotImplementedError
@@ -284,7 +281,7 @@ class Runner:
         self._inbox.append(lambda: self._changePacking(packing))
 
     def close(self) -> None:
-        """Have the next turn be the last one, whatever waits."""
+        """Have the next turn be the last one; what waits is left."""
         self._isClosing = True
 
     def metrics(self) -> dict[str, float]:
@@ -384,7 +381,8 @@ class SpoutRunner(Runner):
         pendingMax, mayEmit = self._options.maxSpoutPending, self._output.mayEmit
         nextTuple = self.component.nextTuple
         self._method = "nextTuple"
-        called, wait = 0, 0.0
+        called = 0
+        wait: float | None = None
         while len(pending) < pendingMax:
             if not mayEmit():
                 if self._stoppedSince is None:
@@ -398,14 +396,13 @@ class SpoutRunner(Runner):
             if collector.emittedCount == before:
                 wait = self._idleDelay if called == 1 else self._knobs.idleDelay
                 self._idleDelay = min(wait * 2, self._knobs.idleDelayMax)
-                self.handledCount += called
-                return wait
+                break
             if called >= countMax or seconds() >= deadline:
+                wait = 0.0
                 self._idleDelay = self._knobs.idleDelay
-                self.handledCount += called
-                return 0.0
+                break
         self.handledCount += called
-        return None
+        return wait
 
     def _goOn(self) -> None:
         """Nothing stops it any more."""
@@ -462,7 +459,7 @@ class SpoutRunner(Runner):
                 self.component.fail(found[0])
 
     def _expire(self) -> float:
-        """Fail what the acker is silent about; returns when to look again."""
+        """Fail what the acker is silent about; returns the seconds until the next look."""
         now = self._seconds()
         if now >= self._nextExpiry:
             self._nextExpiry = now + self._timeout / 8
