@@ -24,12 +24,12 @@ from functools import partial
 from random import Random
 from typing import Any, Self
 
-from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.testing.simulatednetwork import Network, Process, Scheduler
 from pylogbroker.topologies.api import Component
+from pylogbroker.topologies.connection import tcpEndpoints
 from pylogbroker.topologies.control import ControlPeer, ControlServer
 from pylogbroker.topologies.instance.executors import InlineExecutor
 from pylogbroker.topologies.instance.gateway import Gateway
@@ -290,7 +290,7 @@ class TopologySimulator:
             process,
             self._topology._replace(components=components),
             task,
-            partial(_endpoint, process),
+            tcpEndpoints(process),
             executor,
             Random(self.random.getrandbits(64)),
         )
@@ -333,7 +333,7 @@ class TopologySimulator:
             process,
             self._topology.name,
             container,
-            partial(_endpoint, process),
+            tcpEndpoints(process),
             Random(self.random.getrandbits(64)),
             self.settings,
         )
@@ -416,8 +416,3 @@ class TopologySimulator:
 
 def _host(container: int) -> str:
     return f"container-{container}"
-
-
-def _endpoint(process: Process, address: str) -> TCP4ClientEndpoint:
-    host, _, port = address.rpartition(":")
-    return TCP4ClientEndpoint(process, host, int(port))

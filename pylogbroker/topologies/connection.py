@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.protocol import Protocol as TwistedProtocol
@@ -239,3 +240,15 @@ class TopologyClient:
         self.connection = None
         self._handler.disconnected(connection, reason)
         self._retry()
+
+
+def tcpEndpoints(reactor: Any) -> Callable[[str], IStreamClientEndpoint]:
+    """
+    @return: makes an endpoint of C{host:port}, where the host is an address.
+    """
+
+    def endpointTo(address: str) -> IStreamClientEndpoint:
+        host, _, port = address.rpartition(":")
+        return TCP4ClientEndpoint(reactor, host, int(port))
+
+    return endpointTo

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.interfaces import IPushProducer, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
@@ -214,15 +213,3 @@ class ControlClient:
         self._peer = None
         self.isWelcome = False
         log.info("A connection has ended: {reason}", reason=reason)
-
-
-def tcpEndpoints(reactor: Any) -> Callable[[str], IStreamClientEndpoint]:
-    """
-    @return: makes an endpoint of C{host:port}, where the host is an address.
-    """
-
-    def endpointTo(address: str) -> IStreamClientEndpoint:
-        host, _, port = address.rpartition(":")
-        return TCP4ClientEndpoint(reactor, host, int(port))
-
-    return endpointTo

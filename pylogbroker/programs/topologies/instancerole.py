@@ -11,7 +11,7 @@ from typing import Any
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.programs.topologies.process import RoleContext
 from pylogbroker.programs.topologies.topologychoice import chosenTopology
-from pylogbroker.topologies.control import tcpEndpoints
+from pylogbroker.topologies.connection import tcpEndpoints
 from pylogbroker.topologies.instance.executors import ThreadExecutor
 from pylogbroker.topologies.instance.gateway import Gateway
 from pylogbroker.topologies.instance.runners import InstanceKnobs

@@ -15,7 +15,7 @@ from pylogbroker.net.workers import ThreadPoolWorker
 from pylogbroker.programs.topologies.executor import HOST, adoptListener
 from pylogbroker.programs.topologies.process import RoleContext
 from pylogbroker.programs.topologies.zookeepersession import connectedStates
-from pylogbroker.topologies.control import tcpEndpoints
+from pylogbroker.topologies.connection import tcpEndpoints
 from pylogbroker.topologies.metrics.manager import MetricsManager
 from pylogbroker.topologies.metrics.sinks import FileSink, IMetricsSink, PrometheusSink, TopicSink
 

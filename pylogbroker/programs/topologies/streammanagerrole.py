@@ -16,7 +16,7 @@ from pylogbroker.net.timer import wallMs
 from pylogbroker.programs.topologies.executor import adoptListener
 from pylogbroker.programs.topologies.process import RoleContext
 from pylogbroker.programs.topologies.zookeepersession import connectedStates
-from pylogbroker.topologies.control import tcpEndpoints
+from pylogbroker.topologies.connection import tcpEndpoints
 from pylogbroker.topologies.messages import STREAM_MANAGER, Hello, Metrics
 from pylogbroker.topologies.metrics.reporter import MetricsReporter
 from pylogbroker.topologies.plan import MasterLocation

@@ -17,6 +17,7 @@ from twisted.trial.unittest import TestCase
 from twisted.web.client import Agent, readBody
 
 from pylogbroker.testing.zookeeper import FakeZookeeper, FakeZookeeperClient
+from pylogbroker.topologies.connection import tcpEndpoints
 from pylogbroker.topologies.control import ControlClient
 from pylogbroker.topologies.master.service import MasterDeposedError, TopologyMaster
 from pylogbroker.topologies.messages import (
@@ -32,11 +33,7 @@ from pylogbroker.topologies.statemanager import StateManager
 from tests.topologies.definitions import DEFINITION
 
 reactor: Any = _reactor
-
-
-def endpointTo(address: str) -> TCP4ClientEndpoint:
-    host, _, port = address.rpartition(":")
-    return TCP4ClientEndpoint(reactor, host, int(port))
+endpointTo = tcpEndpoints(reactor)
 
 
 class StreamManagerStub:

@@ -13,8 +13,8 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.topologies import control
-from pylogbroker.topologies.connection import TopologyClient, TopologyConnection
-from pylogbroker.topologies.control import ControlPeer, ControlServer, tcpEndpoints
+from pylogbroker.topologies.connection import TopologyClient, TopologyConnection, tcpEndpoints
+from pylogbroker.topologies.control import ControlPeer, ControlServer
 from pylogbroker.topologies.messages import (
     INSTANCE,
     METRICS_MANAGER,

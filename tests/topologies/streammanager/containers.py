@@ -7,22 +7,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
-
-from twisted.internet.endpoints import TCP4ClientEndpoint
 
 from pylogbroker.testing.simulatednetwork import Network, Process, Scheduler
-from pylogbroker.topologies.connection import TopologyClient, TopologyConnection
+from pylogbroker.topologies.connection import TopologyClient, TopologyConnection, tcpEndpoints
 from pylogbroker.topologies.link import LinkReceiver, LinkSender
 from pylogbroker.topologies.messages import (
     INSTANCE,
     TUPLES,
-    BackPressure,
     Confirm,
     Control,
     Hello,
-    PlanPushed,
-    Refused,
     Welcome,
     batchNumber,
     decodeBatch,
@@ -88,7 +82,7 @@ class ScriptedInstance:
         self.receiver = LinkReceiver()
         self.incarnation = random.getrandbits(60)
         self.peer = 0
-        self.client = TopologyClient(process, endpointsOf(process), self, random.random)
+        self.client = TopologyClient(process, tcpEndpoints(process), self, random.random)
         self.client.goTo(address)
 
     def send(self, *entries: tuple[int, int, bytes | Sequence[int]]) -> None:
@@ -165,16 +159,6 @@ class ScriptedInstance:
         self.sender.end()
 
 
-def endpointsOf(process: Process) -> Any:
-    """What makes endpoints of C{host:port} for a process."""
-
-    def endpointTo(address: str) -> TCP4ClientEndpoint:
-        host, _, port = address.partition(":")
-        return TCP4ClientEndpoint(process, host, int(port))
-
-    return endpointTo
-
-
 class Containers:
     """
     Stream managers and instances; each container is a host.
@@ -211,7 +195,7 @@ class Containers:
         """Start a stream manager, which has no plan yet."""
         process = self.processes[number] = Process(self.network, f"sm{number}", f"h{number}")
         made = StreamManager(
-            process, TOPOLOGY, number, endpointsOf(process), self.random, self.settings
+            process, TOPOLOGY, number, tcpEndpoints(process), self.random, self.settings
         )
         self.managers[number] = made
         process.listenTCP(PORT, made.factory)
@@ -234,6 +218,3 @@ class Containers:
         for transport in list(process.transports):
             transport.cut(0, 0)
         self.advance(0.001)
-
-
-__all__ = ["BackPressure", "Containers", "PlanPushed", "Refused", "ScriptedInstance"]
