@@ -36,7 +36,7 @@ from pylogbroker.topologies.instance.gateway import Gateway
 from pylogbroker.topologies.master.state import MasterState
 from pylogbroker.topologies.messages import Control
 from pylogbroker.topologies.packings import pack
-from pylogbroker.topologies.plan import ACTIVE, KILLED, PAUSED, PackingPlan
+from pylogbroker.topologies.plan import ACTIVE, EPOCH_BITS, KILLED, PAUSED, PackingPlan
 from pylogbroker.topologies.streammanager.manager import StreamManager
 from pylogbroker.topologies.streammanager.settings import StreamManagerSettings
 from pylogbroker.topologies.topology import ComponentSpec, Topology
@@ -151,7 +151,6 @@ class TopologySimulator:
         options = topology.options
         self.random = Random(seed)
         self._scheduler = Scheduler()
-        self._scheduler.callCountMax = float("inf")
         self.network = Network(self._scheduler, Random(self.random.getrandbits(64)), Counter())
         self.packing = packing or pack(topology, containerCount)
         self.settings = (settings or StreamManagerSettings())._replace(
@@ -372,7 +371,7 @@ class TopologySimulator:
             self._topology.name,
             self.packing,
             self._state,
-            self._masterCount << 32,
+            self._masterCount << EPOCH_BITS,
             _PORT + self._masterCount,
         )
         for container, manager in self.streamManagers.items():
