@@ -172,11 +172,10 @@ class TopologyClient:
         self.address: str | None = None
         self.connection: TopologyConnection | None = None
         self.attempt = 0
+        self._clock = clock
         self._endpointTo = endpointTo
         self._handler = handler
-        self._random = random
         self._timer = Timer(clock)
-        self._lateness = Timer(clock)
         self._connecting: Deferred[Any] | None = None
         self._backoff = Backoff(random, CONNECT_DELAYS)
 
@@ -185,7 +184,7 @@ class TopologyClient:
         if address == self.address:
             return
         self.address = address
-        self._backoff = Backoff(self._random, CONNECT_DELAYS)
+        self._backoff.succeeded()
         self._timer.stop()
         if self._connecting is not None:
             self._connecting.cancel()
@@ -195,7 +194,7 @@ class TopologyClient:
 
     def welcomed(self) -> None:
         """The other side has answered as it should: the next delay is a short one."""
-        self._backoff = Backoff(self._random, CONNECT_DELAYS)
+        self._backoff.succeeded()
 
     def _connect(self) -> None:
         if self.address is None or self._connecting is not None or self.connection is not None:
@@ -203,15 +202,13 @@ class TopologyClient:
         factory = Factory.forProtocol(lambda: TopologyConnection(self))
         factory.noisy = False
         self._connecting = self._endpointTo(self.address).connect(factory)
-        self._lateness.start(CONNECT_TIMEOUT * 1000, self._connecting.cancel)
+        self._connecting.addTimeout(CONNECT_TIMEOUT, self._clock)
         self._connecting.addCallbacks(self._reached, self._notReached)
 
     def _reached(self, _connection: Any) -> None:
-        self._lateness.stop()
         self._connecting = None
 
     def _notReached(self, _failure: Failure) -> None:
-        self._lateness.stop()
         self._connecting = None
         self._retry()
 

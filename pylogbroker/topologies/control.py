@@ -101,7 +101,7 @@ class ControlServer(Factory):
         self._onMessage = received
         self._onLost = lost
         self._countMax = countMax
-        self._timers: dict[TopologyConnection, Any] = {}
+        self._timers: dict[TopologyConnection, Timer] = {}
 
     def buildProtocol(self, addr: object) -> TopologyConnection | None:
         if len(self.peers) >= self._countMax:
@@ -112,9 +112,9 @@ class ControlServer(Factory):
     def connected(self, connection: TopologyConnection) -> None:
         """See L{IFrameHandler}."""
         self.peers[connection] = ControlPeer(connection)
-        self._timers[connection] = self._reactor.callLater(
-            HELLO_SECONDS_MAX, connection.abort, f"no hello within {HELLO_SECONDS_MAX} s"
-        )
+        timer = self._timers[connection] = Timer(self._reactor)
+        reason = f"no hello within {HELLO_SECONDS_MAX} s"
+        timer.start(HELLO_SECONDS_MAX * 1000, connection.abort, reason)
 
     def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
         """See L{IFrameHandler}."""
@@ -122,7 +122,7 @@ class ControlServer(Factory):
         if peer.hello is not None:
             self._onMessage(peer, message)
         elif isinstance(message, Hello):
-            self._timers.pop(connection).cancel()
+            self._timers[connection].stop()
             peer.hello = message
             self._onHello(peer, message)
         else:
@@ -134,9 +134,7 @@ class ControlServer(Factory):
 
     def disconnected(self, connection: TopologyConnection, reason: str) -> None:
         """See L{IFrameHandler}."""
-        timer = self._timers.pop(connection, None)
-        if timer is not None and timer.active():
-            timer.cancel()
+        self._timers.pop(connection).stop()
         peer = self.peers.pop(connection)
         log.info("The connection of {peer} has ended: {reason}", peer=peer, reason=reason)
         if peer.hello is not None:
