@@ -5,8 +5,10 @@ module of its own, since they are handshakes and numbers; L{StreamManager} route
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
 from pylogbroker.errors import WireError
@@ -105,7 +107,7 @@ class _Sender:
         self.attempt = 0
 
 
-class _Source:
+class BatchSource:
     """
     What sends batches to a stream manager: an instance, or another stream manager.
 
@@ -126,7 +128,12 @@ class _Source:
         """Of the process that sends now."""
         return self._current.receiver
 
-    def _greet(self, connection: TopologyConnection, hello: Hello) -> None:
+    def begin(self, connection: TopologyConnection, hello: Hello) -> None:
+        """
+        It has connected: welcome it.
+
+        @raise WireError: it has connected again since, or a later process of it has.
+        """
         senders, current = self._senders, self._current
         found = next((each for each in senders if each.incarnation == hello.incarnation), None)
         if found is None:
@@ -157,7 +164,7 @@ class _Source:
             self._settle(number)
         else:
             self._manager.counts["batches again"] += 1
-        self._manager.confirmSoon(self)  # type: ignore[arg-type] # it is one of the two below
+        self._manager.confirmSoon(self)
 
     def _settle(self, number: int) -> None:
         self.receiver.settle(number)
@@ -170,16 +177,12 @@ class _Source:
                 self._connection.send(Confirm(number))
 
 
-class PeerEnd(_Source):
+class PeerEnd(BatchSource):
     """Another stream manager, which sends."""
 
     def __init__(self, manager: StreamManager, container: int) -> None:
         super().__init__(manager)
         self._container = container
-
-    def begin(self, connection: TopologyConnection, hello: Hello) -> None:
-        """It has connected."""
-        self._greet(connection, hello)
 
     def controlReceived(self, message: Control) -> None:
         """
@@ -198,7 +201,7 @@ class PeerEnd(_Source):
             self._manager.pressure.setPeer(self._container, False)
 
 
-class InstanceEnd(_Source):
+class InstanceEnd(BatchSource):
     """
     An instance, which sends and gets.
 
@@ -219,12 +222,12 @@ class InstanceEnd(_Source):
 
     def begin(self, connection: TopologyConnection, hello: Hello) -> None:
         """
-        It has connected.
+        It has connected: welcome it.
 
-        @raise WireError: it claims a batch that was not sent to it.
+        @raise WireError: as L{BatchSource.begin}, or it claims a batch that was not sent to it.
         """
         manager = self._manager
-        self._greet(connection, hello)
+        super().begin(connection, hello)
         if hello.incarnation != self.destination.incarnation:
             manager.forgetTrees(hello.id)
         if manager.plan is not None:
@@ -275,10 +278,19 @@ class PeerSender:
     @ivar client: keeps the connection.
     """
 
-    client: TopologyClient
-
-    def __init__(self, manager: StreamManager, destination: Destination) -> None:
+    def __init__(
+        self,
+        manager: StreamManager,
+        destination: Destination,
+        endpointTo: Callable[[str], IStreamClientEndpoint],
+        random: Callable[[], float],
+    ) -> None:
+        """
+        @param endpointTo: makes an endpoint of C{host:port}.
+        @param random: numbers from 0 up to, not including, 1.
+        """
         self.destination = destination
+        self.client = TopologyClient(manager.clock, endpointTo, self, random)
         self._manager = manager
 
     def stop(self) -> None:

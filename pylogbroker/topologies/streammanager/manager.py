@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import NoReturn
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
@@ -50,6 +50,7 @@ from pylogbroker.topologies.streammanager.backpressure import BackPressureState
 from pylogbroker.topologies.streammanager.destination import Destination
 from pylogbroker.topologies.streammanager.ends import (
     AcceptedConnection,
+    BatchSource,
     InstanceEnd,
     PeerEnd,
     PeerSender,
@@ -115,7 +116,7 @@ class StreamManager:
         self._sources: dict[int, PeerEnd] = {}
         self._accepted: dict[AcceptedConnection, None] = {}
         self._dirty: list[Destination] = []
-        self._unconfirmed: dict[InstanceEnd | PeerEnd, None] = {}
+        self._unconfirmed: dict[BatchSource, None] = {}
         self._turn = Timer(clock)
         self._confirming = Timer(clock)
         self._rotating = Timer(clock)
@@ -200,21 +201,19 @@ class StreamManager:
             self.counts["plans refused"] += 1
             raise WireError(f"a plan of epoch {plan.epoch}, below {last}")
         self.plan = plan
-        components = {}
         routes: dict[int, Destination] = {}
         containers = {each.number: each.instances for each in plan.packing.containers}
         mine = containers.pop(self.container, ())
         for instance in mine:
             end = self._instances.get(instance.task) or self._makeInstance(instance.task)
             end.setPlan(instance)
-            components[instance.task] = instance.component
             routes[instance.task] = end.destination
         for number, instances in containers.items():
             peer = self._peers.get(number) or self._makePeer(number)
             peer.client.goTo(plan.streamManagers.get(number) or None)
             routes.update((instance.task, peer.destination) for instance in instances)
         self._routes = routes
-        for task in self._instances.keys() - components.keys():
+        for task in self._instances.keys() - {each.task for each in mine}:
             self._instances.pop(task).destination.close("it is not in the plan")
             self._acker.forget(task)
         for number in self._peers.keys() - containers.keys():
@@ -235,10 +234,9 @@ class StreamManager:
     def _makePeer(self, number: int) -> PeerSender:
         name = f"container {number}"
         destination = Destination(self.clock, name, False, self.pressure, self.settings)
-        made = PeerSender(self, destination)
-        made.client = TopologyClient(self.clock, self._endpointTo, made, self._random.random)
-        self._peers[number] = made
-        return made
+        peer = PeerSender(self, destination, self._endpointTo, self._random.random)
+        self._peers[number] = peer
+        return peer
 
     # -- connections that are made to it
 
@@ -275,14 +273,13 @@ class StreamManager:
             found = self._instances.get(hello.id)
             if found is None:
                 self._refuse(connection, f"task {hello.id} is not in container {self.container}")
-            else:
-                return self._begin(found, connection, hello)
-        elif hello.role == STREAM_MANAGER:
+            return self._begin(found, connection, hello)
+        if hello.role == STREAM_MANAGER:
             if hello.id not in self._peers:
                 self._refuse(connection, f"container {hello.id} is not in the plan")
             peer = self._sources.setdefault(hello.id, PeerEnd(self, hello.id))
             return self._begin(peer, connection, hello)
-        raise self._refuse(connection, f"no {hello.role} connects to a stream manager")
+        self._refuse(connection, f"no {hello.role} connects to a stream manager")
 
     @staticmethod
     def _begin(
@@ -295,7 +292,8 @@ class StreamManager:
             raise
         return end
 
-    def _refuse(self, connection: TopologyConnection, reason: str) -> Any:
+    @staticmethod
+    def _refuse(connection: TopologyConnection, reason: str) -> NoReturn:
         connection.send(Refused(reason))
         raise WireError(reason)
 
@@ -364,7 +362,7 @@ class StreamManager:
         if self._unconfirmed and not self._confirming.isRunning:
             self._confirming.start(CONFIRM_DELAY * 1000, self._confirmAll)
 
-    def confirmSoon(self, end: InstanceEnd | PeerEnd) -> None:
+    def confirmSoon(self, end: BatchSource) -> None:
         """Something has arrived that is to be confirmed."""
         self._unconfirmed[end] = None
         self._endTurnSoon()

@@ -15,7 +15,7 @@ from pylogbroker.topologies.instance.runners import SpoutRunner
 from pylogbroker.topologies.link import LinkReceiver, LinkSender
 from pylogbroker.topologies.messages import Hello, Welcome
 from pylogbroker.topologies.plan import PhysicalPlan
-from pylogbroker.topologies.streammanager.ends import InstanceEnd, _Sender, _Source
+from pylogbroker.topologies.streammanager.ends import BatchSource, InstanceEnd, _Sender
 from pylogbroker.topologies.streammanager.manager import StreamManager
 from tests.simulation.replication.planted import Plant
 
@@ -86,7 +86,7 @@ def settlesNothingLater(self: InstanceEnd) -> None:
     """What was not confirmed while spouts stood still never is."""
 
 
-def greetsAll(self: _Source, connection: TopologyConnection, hello: Hello) -> None:
+def greetsAll(self: BatchSource, connection: TopologyConnection, hello: Hello) -> None:
     """The hello that arrives last counts, whenever it was said."""
     if hello.incarnation != self._current.incarnation:
         self._current = _Sender(hello.incarnation)
@@ -147,7 +147,7 @@ PLANTS = {
         "made here, and found",
         "no rest",
         2050,
-        [(_Source, "_greet", greetsAll), (LinkSender, "begin", believesAll)],
+        [(BatchSource, "begin", greetsAll), (LinkSender, "begin", believesAll)],
     ),
     "a spout's tuple that fails again": Plant(
         "made here", "and was failed", 1, [(SpoutRunner, "_failThose", failsAgain)]
