@@ -158,13 +158,13 @@ class ControlClient:
         clock: IReactorTime,
         endpointTo: Callable[[str], IStreamClientEndpoint],
         random: Callable[[], float],
-        hello: Callable[[], Hello],
+        hello: Callable[[int], Hello],
         received: Callable[[Control], object] = lambda message: None,
     ) -> None:
         """
         @param endpointTo: makes an endpoint of C{host:port}.
         @param random: numbers from 0 up to, not including, 1.
-        @param hello: what to say first, asked at each connection.
+        @param hello: what to say first, called at each connection with its number, from 1.
         @param received: called with each message behind the welcome.
         """
         self.isWelcome = False
@@ -186,7 +186,7 @@ class ControlClient:
         """See L{IFrameHandler}."""
         self._peer = ControlPeer(connection)
         self._lateness.start(HELLO_SECONDS_MAX * 1000, connection.abort, "no welcome in time")
-        connection.send(self._hello())
+        connection.send(self._hello(self._client.attempt))
 
     def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
         """See L{IFrameHandler}."""

@@ -63,7 +63,7 @@ class MetricsManager:
         self._sinks = sinks
         self._tasks = frozenset(instances)
         hello = Hello(topology, METRICS_MANAGER, container, incarnation)
-        self._master = ControlClient(clock, endpointTo, random, lambda: hello)
+        self._master = ControlClient(clock, endpointTo, random, lambda _attempt: hello)
         self.factory = ControlServer(
             clock,
             self._hello,

@@ -37,7 +37,7 @@ class MetricsReporter:
         self._read = read
         self._address = address
         self._intervalMs = intervalMs
-        self._client = ControlClient(clock, endpointTo, random, lambda: hello)
+        self._client = ControlClient(clock, endpointTo, random, lambda _attempt: hello)
         self._ticking = LoopingCall(self.report)
         self._ticking.clock = clock
 

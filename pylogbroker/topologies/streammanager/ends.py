@@ -14,6 +14,7 @@ from twisted.logger import Logger
 from pylogbroker.errors import WireError
 from pylogbroker.net.timer import Timer
 from pylogbroker.topologies.connection import TopologyClient, TopologyConnection
+from pylogbroker.topologies.control import HELLO_SECONDS_MAX
 from pylogbroker.topologies.link import LinkReceiver
 from pylogbroker.topologies.messages import (
     BackPressure,
@@ -40,20 +41,18 @@ SENDER_COUNT_MAX = 16
 class AcceptedConnection:
     """A connection that another process has made, until and after it has said who it is."""
 
-    def __init__(self, manager: StreamManager, helloSeconds: float) -> None:
-        """@param helloSeconds: that the hello may take."""
+    def __init__(self, manager: StreamManager) -> None:
         self._manager = manager
         self._end: InstanceEnd | PeerEnd | None = None
         self._hello: Hello | None = None
         self._connection: TopologyConnection | None = None
-        self._helloSeconds = helloSeconds
         self._timer = Timer(manager.clock)
 
     def connected(self, connection: TopologyConnection) -> None:
         """See C{IFrameHandler}."""
         self._connection = connection
         self._manager.opened(self)
-        self._timer.start(self._helloSeconds * 1000, self.close, "it does not say who it is")
+        self._timer.start(HELLO_SECONDS_MAX * 1000, self.close, "it does not say who it is")
 
     def close(self, reason: str) -> None:
         """Close it."""

@@ -31,7 +31,8 @@ from twisted.logger import Logger
 from pylogbroker.errors import WireError
 from pylogbroker.net.timer import Timer
 from pylogbroker.topologies.acktrees import BUCKET_COUNT
-from pylogbroker.topologies.connection import TopologyClient, TopologyConnection
+from pylogbroker.topologies.connection import TopologyConnection
+from pylogbroker.topologies.control import ControlClient
 from pylogbroker.topologies.link import CONFIRM_DELAY
 from pylogbroker.topologies.messages import (
     INSTANCE,
@@ -41,7 +42,6 @@ from pylogbroker.topologies.messages import (
     Hello,
     PlanPushed,
     Refused,
-    Welcome,
     entryPlaces,
 )
 from pylogbroker.topologies.plan import PhysicalPlan
@@ -64,9 +64,6 @@ DEFAULT_SETTINGS = StreamManagerSettings()
 
 ACCEPTED_COUNT_MAX = 4_096
 """Connections that other processes have made."""
-
-HELLO_SECONDS_MAX = 10.0
-"""Seconds that a process which has connected may take to say who it is."""
 
 
 class StreamManager:
@@ -120,7 +117,7 @@ class StreamManager:
         self._turn = Timer(clock)
         self._confirming = Timer(clock)
         self._rotating = Timer(clock)
-        self._master = TopologyClient(clock, endpointTo, _MasterEnd(self), random.random)
+        self._master = ControlClient(clock, endpointTo, random.random, self.hello, self._masterSays)
         self._isStopped = False
         self.factory = _AcceptFactory(self)  # for the port that it listens on
 
@@ -188,6 +185,10 @@ class StreamManager:
             attempt=attempt,
         )
 
+    def _masterSays(self, message: Control) -> None:
+        if isinstance(message, PlanPushed):
+            self.setPlan(message.plan)
+
     def setPlan(self, plan: PhysicalPlan) -> None:
         """
         The master has pushed a plan.
@@ -248,7 +249,7 @@ class StreamManager:
         """
         if len(self._accepted) >= ACCEPTED_COUNT_MAX:
             return None
-        return TopologyConnection(AcceptedConnection(self, HELLO_SECONDS_MAX))
+        return TopologyConnection(AcceptedConnection(self))
 
     def opened(self, accepted: AcceptedConnection) -> None:
         """A process has connected."""
@@ -427,27 +428,3 @@ class _AcceptFactory(Factory):
 
     def buildProtocol(self, addr: object) -> TopologyConnection | None:
         return self._manager.accept()
-
-
-class _MasterEnd:
-    """The connection to the master."""
-
-    def __init__(self, manager: StreamManager) -> None:
-        self._manager = manager
-
-    def connected(self, connection: TopologyConnection) -> None:
-        connection.send(self._manager.hello(self._manager._master.attempt))
-
-    def controlReceived(self, connection: TopologyConnection, message: Control) -> None:
-        if isinstance(message, PlanPushed):
-            self._manager.setPlan(message.plan)
-        elif isinstance(message, Welcome):
-            self._manager._master.welcomed()
-        elif isinstance(message, Refused):
-            raise WireError(f"the master refuses: {message.reason}")
-
-    def batchReceived(self, connection: TopologyConnection, body: bytes) -> None:
-        raise WireError("the master sends no tuples")
-
-    def disconnected(self, connection: TopologyConnection, reason: str) -> None:
-        log.info("connection to the master: {reason}", reason=reason)

@@ -49,7 +49,9 @@ class StreamManagerStub:
             reactor,
             endpointTo,
             lambda: 0.5,
-            lambda: Hello("words", STREAM_MANAGER, container, 5, address=f"host:{container}"),
+            lambda _attempt: Hello(
+                "words", STREAM_MANAGER, container, 5, address=f"host:{container}"
+            ),
             self._received,
         )
         self._watch = states.watchMaster("words", self._announced)
@@ -132,7 +134,7 @@ class TopologyMasterTests(TestCase):
         await master.start()
         assert master.location is not None
         client = ControlClient(
-            reactor, endpointTo, lambda: 0.5, lambda: Hello("words", METRICS_MANAGER, 2, 6)
+            reactor, endpointTo, lambda: 0.5, lambda _attempt: Hello("words", METRICS_MANAGER, 2, 6)
         )
         self.addCleanup(client.goTo, None)
         metrics = Metrics(2, "2", "bolt", 7, 1_000, {"emitted": 4})
