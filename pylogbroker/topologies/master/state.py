@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from pylogbroker.topologies.messages import (
     METRICS_MANAGER,
     STREAM_MANAGER,
@@ -234,14 +236,6 @@ class MasterState(Generic[Peer]):
                 for each in self._packing.containers
             ],
             "metrics": [
-                {
-                    "container": each.container,
-                    "source": each.source,
-                    "component": each.component,
-                    "incarnation": each.incarnation,
-                    "timeMs": each.timeMs,
-                    "values": each.values,
-                }
-                for _key, each in sorted(self._metrics.items())
+                msgspec.structs.asdict(each) for _key, each in sorted(self._metrics.items())
             ],
         }

@@ -27,16 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 def metricsLine(metrics: Metrics) -> bytes:
     """Metrics as a line of JSON, without the line's end."""
-    return _encode(
-        {
-            "timeMs": metrics.timeMs,
-            "container": metrics.container,
-            "source": metrics.source,
-            "component": metrics.component,
-            "incarnation": metrics.incarnation,
-            "values": metrics.values,
-        }
-    )
+    return _encode({"timeMs": metrics.timeMs, **msgspec.structs.asdict(metrics)})
 
 
 class IMetricsSink(Protocol):
