@@ -141,8 +141,7 @@ class Destination:
 
     def close(self, reason: str) -> None:
         """It is a destination no more."""
-        self.giveUp()
-        self._holding.stop()
         if self.connection is not None:
             self.connection.close(reason)
-            self._holding.stop()
+        self.giveUp()
+        self._holding.stop()
