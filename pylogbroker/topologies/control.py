@@ -208,6 +208,6 @@ class ControlClient:
     def disconnected(self, connection: TopologyConnection, reason: str) -> None:
         """See L{IFrameHandler}."""
         self._lateness.stop()
-        self._peer = None
+        peer, self._peer = self._peer, None
         self.isWelcome = False
-        log.info("A connection has ended: {reason}", reason=reason)
+        log.info("The connection to {peer} has ended: {reason}", peer=peer, reason=reason)
