@@ -13,16 +13,18 @@ What must be true:
 
   - A master's node and its number come into being in one step. A master that has waited cannot act
   under a number that is older than the last one.
-  - Who writes the definition, or removes nodes, has the scheduler's node then. So of two that
-  submit one name one runs, and the end of the other removes nothing.
+  - A program that writes the definition, or removes nodes, has the scheduler's node then. So of
+  two that submit one name one runs, and the end of the other removes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
+from twisted.internet import defer
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -45,10 +47,11 @@ from pylogbroker.interfaces import (
     CreateOperation,
     IZookeeper,
     SetOperation,
+    Stat,
     WatchEvent,
     ZookeeperOperation,
 )
-from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.net.deferreds import Waiters, gatherAll
 from pylogbroker.retry import READ_DELAYS, Backoff
 from pylogbroker.topologies.plan import (
     ACTIVE,
@@ -111,25 +114,22 @@ class Watch:
 
     async def _follow(self) -> None:
         while True:
-            # It is armed before the data are read: no change falls between the two.
-            looking, fired = self._zookeeper.exists_and_watch(self._path)
-            fired.addErrback(_sessionOver)
             try:
-                data = None
-                if await looking is not None:
-                    try:
-                        data, _stat = await self._zookeeper.get(self._path)
-                        data = data or b""
-                    except NoNodeException:
-                        pass
-                self._backoff.succeeded()
-                self._isCalling = True
-                self._changed(data)
-                self._isCalling = False
-                if self._isStopped:
-                    return
-                await fired
-                continue
+                # It is armed before the data are read: no change falls between the two.
+                with _watching(self._zookeeper, self._path) as (looking, fired):
+                    data = None
+                    if await looking is not None:
+                        with suppress(NoNodeException):
+                            data, _stat = await self._zookeeper.get(self._path)
+                            data = data or b""
+                    self._backoff.succeeded()
+                    self._isCalling = True
+                    self._changed(data)
+                    self._isCalling = False
+                    if self._isStopped:
+                        return
+                    await fired
+                    continue
             except ClosingException:
                 return
             except SessionExpiredException:
@@ -138,9 +138,6 @@ class Watch:
                 log.warn(
                     "Reading {path} failed, trying again: {error}", path=self._path, error=error
                 )
-            finally:
-                fired.addErrback(lambda _failure: None)
-                fired.cancel()
             await deferLater(self._clock, self._backoff.failed() / 1000)
 
     def _ended(self, failure: Failure) -> None:
@@ -262,51 +259,32 @@ class StateManager:
         """
         deadline = self._clock.seconds() + seconds
         isOver = False
+        change: Waiters[None] = Waiters()
 
         def changed(event: WatchEvent | None) -> None:
             nonlocal isOver
-            isOver = event is not None  # who submits it again changes it, too
+            isOver = event is not None  # a new submission changes it, too
+            change.fire(None)
 
         # One watch for all the time: the server may end with the topology, so that nothing can be
         # read afterwards.
-        looking, fired = self._zookeeper.exists_and_watch(self._path(name, "definition"))
-        fired.addErrback(_sessionOver).addCallback(changed)
-        try:
-            isOver = await looking is None
-            while not isOver:
-                if not await self.hasScheduler(name) and await self.remove(name):
-                    return True
-                left = deadline - self._clock.seconds()
-                if left <= 0:
-                    return False
-                await self._pause(fired, min(left, _REMOVAL_SECONDS))
-        except ConnectionLossException:
-            if not isOver:
-                raise
-        finally:
-            fired.addErrback(lambda _failure: None)
-            fired.cancel()
+        definition = self._path(name, "definition")
+        with _watching(self._zookeeper, definition) as (looking, fired):
+            fired.addCallback(changed)
+            try:
+                isOver = await looking is None
+                while not isOver:
+                    if not await self.hasScheduler(name) and await self.remove(name):
+                        return True
+                    left = deadline - self._clock.seconds()
+                    if left <= 0:
+                        return False
+                    with suppress(defer.TimeoutError):
+                        await change.wait().addTimeout(min(left, _REMOVAL_SECONDS), self._clock)
+            except ConnectionLossException:
+                if not isOver:
+                    raise
         return True
-
-    async def _pause(self, fired: Deferred[None], seconds: float) -> None:
-        """Until a watch fires, C{seconds} at most; all of them when it has fired already."""
-        if fired.called:
-            await deferLater(self._clock, seconds)
-            return
-        done: Deferred[None] = Deferred()
-
-        def end(result: Any = None) -> Any:
-            if not done.called:
-                done.callback(None)
-            return result
-
-        fired.addBoth(end)
-        timer = self._clock.callLater(seconds, end)
-        try:
-            await done
-        finally:
-            if timer.active():
-                timer.cancel()
 
     # -- schedulers
 
@@ -325,15 +303,11 @@ class StateManager:
             try:
                 if not await self._claimScheduler(name):
                     return
-                looking, gone = self._zookeeper.exists_and_watch(self._path(name, "scheduler"))
-                gone.addErrback(_sessionOver)
-                try:
+                path = self._path(name, "scheduler")
+                with _watching(self._zookeeper, path) as (looking, gone):
                     if await looking is not None:
                         backoff.succeeded()
                         await gone
-                finally:
-                    gone.addErrback(lambda _failure: None)
-                    gone.cancel()
                 continue
             except ClosingException:
                 return
@@ -368,9 +342,8 @@ class StateManager:
         @raise NoSuchTopologyError: it was not submitted.
         @raise ConfigurationError: the node cannot be read.
         """
-        return _decoded(
-            await self._read(name, "definition"), TopologyDefinition, self._path(name, "definition")
-        )
+        data, _stat = await self._read(name, "definition")
+        return _decoded(data, TopologyDefinition, self._path(name, "definition"))
 
     async def state(self, name: str) -> str:
         """
@@ -378,29 +351,28 @@ class StateManager:
         @raise NoSuchTopologyError: it was not submitted.
         @raise ConfigurationError: the node says something else.
         """
-        return decodeState(await self._read(name, "state"))
+        return decodeState((await self._read(name, "state"))[0])
 
     async def setState(self, name: str, state: str) -> None:
         """
         @raise NoSuchTopologyError: it was not submitted.
         @raise ConfigurationError: it was killed, which is final.
         """
-        path = self._path(name, "state")
+        data, stat = await self._read(name, "state")
+        if decodeState(data) == KILLED != state:
+            raise ConfigurationError(f"topology {name} was killed; submit it again")
         try:
-            data, stat = await self._zookeeper.get(path)
-            if decodeState(data or b"") == KILLED != state:
-                raise ConfigurationError(f"topology {name} was killed; submit it again")
-            await self._zookeeper.set(path, state.encode(), stat.version)
-        except NoNodeException:
+            await self._zookeeper.set(self._path(name, "state"), state.encode(), stat.version)
+        except NoNodeException:  # it was removed meanwhile
             raise NoSuchTopologyError(f"there is no topology {name}") from None
 
-    async def _read(self, name: str, part: str) -> bytes:
+    async def _read(self, name: str, part: str) -> tuple[bytes, Stat]:
         requireName(name)
         try:
-            data, _stat = await self._zookeeper.get(self._path(name, part))
+            data, stat = await self._zookeeper.get(self._path(name, part))
         except NoNodeException:
             raise NoSuchTopologyError(f"there is no topology {name}") from None
-        return data or b""
+        return data or b"", stat
 
     def watchState(self, name: str, changed: Callable[[str | None], object]) -> Watch:
         """
@@ -451,10 +423,8 @@ class StateManager:
         self, name: str, host: str, port: int, statusPort: int, waiting: Callable[[], object]
     ) -> MasterLocation | None:
         """@return: L{None}: another master was there, or was faster, and the next call tells."""
-        path, counter = self._path(name, "master"), self._path(name, "epoch")
-        looking, gone = self._zookeeper.exists_and_watch(path)
-        gone.addErrback(_sessionOver)
-        try:
+        path = self._path(name, "master")
+        with _watching(self._zookeeper, path) as (looking, gone):
             stat = await looking
             if stat is not None and stat.ephemeralOwner == self._zookeeper.session_id:
                 # An earlier request of ours has worked, and its answer was lost.
@@ -463,30 +433,26 @@ class StateManager:
                 waiting()
                 await gone
                 return None
-        finally:
-            gone.addErrback(lambda _failure: None)
-            gone.cancel()
-        number, version = await self._masterCount(name, counter)
+        number, version = await self._masterCount(name)
         location = MasterLocation(host, port, statusPort, (number + 1) << EPOCH_BITS)
         try:
             await self._zookeeper.multi(
                 [
                     CreateOperation(path, msgspec.json.encode(location), None, EPHEMERAL),
-                    SetOperation(counter, str(number + 1).encode(), version),
+                    SetOperation(self._path(name, "epoch"), str(number + 1).encode(), version),
                 ]
             )
         except MultiFailedException:
             return None
         return location
 
-    async def _masterCount(self, name: str, path: str) -> tuple[int, int]:
+    async def _masterCount(self, name: str) -> tuple[int, int]:
+        """@return: how many masters there have been, and the version of the node that says so."""
+        data, stat = await self._read(name, "epoch")
         try:
-            data, stat = await self._zookeeper.get(path)
-        except NoNodeException:
-            raise NoSuchTopologyError(f"there is no topology {name}") from None
-        try:
-            return int(data or b""), stat.version
+            return int(data), stat.version
         except ValueError:
+            path = self._path(name, "epoch")
             raise ConfigurationError(f"{path}: {data!r} is no number") from None
 
     async def master(self, name: str) -> MasterLocation | None:
@@ -548,6 +514,24 @@ class StateManager:
 
     def _watch(self, path: str, changed: Callable[[bytes | None], object]) -> Watch:
         return Watch(self._clock, self._zookeeper, path, changed, self._random)
+
+
+@contextmanager
+def _watching(
+    zookeeper: IZookeeper, path: str
+) -> Iterator[tuple[Deferred[Stat | None], Deferred[WatchEvent | None]]]:
+    """
+    Watch a node, until the end of the block.
+
+    @return: as of C{exists_and_watch}; the watch fires with L{None} when the session is over.
+    """
+    looking, fired = zookeeper.exists_and_watch(path)
+    watch: Deferred[Any] = fired.addErrback(_sessionOver)
+    try:
+        yield looking, watch
+    finally:
+        watch.addErrback(lambda _failure: None)
+        watch.cancel()
 
 
 def _sessionOver(failure: Failure) -> None:
