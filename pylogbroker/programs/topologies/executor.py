@@ -9,15 +9,14 @@ What must be true:
   - When its session has ended, or may have, it kills all its processes at once.
   - Instances are ended before the stream manager and the metrics manager, so that what they emit as
   they are closed gets out.
-  - Ports of the stream manager and the metrics manager are the executor's, and passed on: they stay
-  when a process is replaced, and who connects meanwhile waits for the new one.
+  - Ports of the stream manager and the metrics manager are the executor's, and passed on. They stay
+  when a process is replaced, and a process that connects meanwhile waits for the new one.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -65,37 +64,27 @@ _BACKLOG = 128
 
 class TopologySupervisor(ProcessSupervisor):
     """
-    Supervises processes of a topology: what ends is started again, for as long as the topology
-    lives.
+    Supervises processes of a topology, which give signs of life.
     """
 
     reportFd = SIGN_FD
 
-    def __init__(
-        self,
-        reactor: Any,
-        commands: Mapping[str, ProcessCommand],
-        write: Callable[[int, bytes], Awaitable[None]],
-        say: Callable[[str], object],
-        random: Callable[[], float],
-        settings: TopologySettings,
-        stopSeconds: float = EXECUTOR_STOP_SECONDS_MAX,
-    ) -> None:
-        """
-        As of L{ProcessSupervisor}.
 
-        @param stopSeconds: see L{RestartPolicy}.
-        """
-        policy = RestartPolicy(
-            RetryDelays(200, settings.restartDelayMaxMs),
-            None,
-            RESTART_SECONDS,
-            stopSeconds,
-            restartsAll=True,
-            silenceSeconds=settings.processSilenceMaxMs / 1000,
-            endsGroup=True,
-        )
-        super().__init__(reactor, commands, write, say, random, policy)
+def restartPolicy(settings: TopologySettings, stopSeconds: float) -> RestartPolicy:
+    """
+    A process that ends is started again, for as long as the topology lives.
+
+    @param stopSeconds: see L{RestartPolicy}.
+    """
+    return RestartPolicy(
+        RetryDelays(200, settings.restartDelayMaxMs),
+        None,
+        RESTART_SECONDS,
+        stopSeconds,
+        restartsAll=True,
+        silenceSeconds=settings.processSilenceMaxMs / 1000,
+        endsGroup=True,
+    )
 
 
 class ContainerExecutor:
@@ -147,8 +136,7 @@ class ContainerExecutor:
             self._write,
             lambda text: log.warn("{text}", text=text),
             self._random.random,
-            self._settings,
-            PROCESS_STOP_SECONDS_MAX,
+            restartPolicy(self._settings, PROCESS_STOP_SECONDS_MAX),
         )
         if self._isStopping:
             return

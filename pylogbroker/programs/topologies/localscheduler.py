@@ -22,7 +22,11 @@ from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.programs.processes.supervisor import ProcessCommand
-from pylogbroker.programs.topologies.executor import TopologySupervisor
+from pylogbroker.programs.topologies.executor import (
+    EXECUTOR_STOP_SECONDS_MAX,
+    TopologySupervisor,
+    restartPolicy,
+)
 from pylogbroker.programs.topologies.process import EXECUTOR, ProcessSpec
 from pylogbroker.topologies.plan import (
     KILLED,
@@ -108,7 +112,8 @@ class LocalScheduler:
             folder = str(self.directory / f"container-{number}")
             spec = ProcessSpec(EXECUTOR, definition.name, number, path, folder)
             commands[f"container-{number}"] = ProcessCommand(spec.words, keepsInput=True)
-        self.supervisor = TopologySupervisor(reactor, commands, write, say, random.random, settings)
+        policy = restartPolicy(settings, EXECUTOR_STOP_SECONDS_MAX)
+        self.supervisor = TopologySupervisor(reactor, commands, write, say, random.random, policy)
 
     @asDeferred
     async def run(self) -> None:
