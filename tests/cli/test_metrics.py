@@ -10,7 +10,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.commands.metrics import ANSWER_SIZE_MAX, readSamples
+from pylogbroker.cli.commands.metrics import readSamples
+from pylogbroker.cli.httpget import ANSWER_SIZE_MAX
 from tests.cli.commands import CommandCase, Outcome, reactor
 
 

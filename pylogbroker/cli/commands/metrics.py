@@ -12,16 +12,8 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
-from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectError, ConnectionClosed
-from twisted.internet.protocol import Protocol
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
-from twisted.web.client import Agent, ResponseDone, ResponseFailed
-from twisted.web.error import Error, SchemeNotSupported
-from twisted.web.http import PotentialDataLoss
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
@@ -35,11 +27,11 @@ from pylogbroker.cli.arguments import (
     repeated,
 )
 from pylogbroker.cli.commands.perf import SEPARATOR, dateFormat, formatDate
+from pylogbroker.cli.httpget import httpGet
 from pylogbroker.cli.output import asJsonLine
 from pylogbroker.cli.streams import Streams
 
 URL = "http://127.0.0.1:8067/metrics"
-ANSWER_SIZE_MAX = 16 << 20
 DATE_FORMAT = "yyyy-MM-dd HH:mm:ss.SSS"
 
 _SAMPLE = re.compile(
@@ -76,7 +68,7 @@ async def metrics(options: Namespace, streams: Streams) -> int:
     count = 0
     begin = streams.reactor.seconds()
     while True:
-        found = readSamples(await _fetch(streams.reactor, options.url, options.timeoutMs))
+        found = readSamples(await httpGet(streams.reactor, options.url, options.timeoutMs))
         time = formatDate(options.dateFormat, streams.nowMs())
         names = [name for name in sorted(found) if _isWanted(name, options.patterns)]
         if not names:
@@ -114,61 +106,6 @@ def _number(text: str) -> float | int | str:
             continue
         return number if number - number == 0 else text
     return text
-
-
-class _Body(Protocol):
-    """Collects the body of an answer."""
-
-    def __init__(self, done: Deferred[bytes]) -> None:
-        self._done = done
-        self._data = bytearray()
-
-    def dataReceived(self, data: bytes) -> None:
-        self._data += data
-        if len(self._data) > ANSWER_SIZE_MAX and self.transport is not None:
-            self.transport.abortConnection()  # type: ignore[attr-defined]
-
-    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 - Twisted's signature
-        if len(self._data) > ANSWER_SIZE_MAX:
-            self._done.errback(CommandError(f"the answer has more than {ANSWER_SIZE_MAX:,} bytes"))
-        elif reason.check(ResponseDone, PotentialDataLoss):
-            self._done.callback(bytes(self._data))
-        else:
-            self._done.errback(reason)
-
-
-async def _fetch(reactor: Any, url: str, timeoutMs: int) -> str:
-    async def ask() -> bytes:
-        agent = Agent(reactor, connectTimeout=timeoutMs / 1000)
-        response: Any = await agent.request(b"GET", url.encode())
-        if response.code != 200:
-            raise CommandError(
-                f"{url}: the answer is {response.code} {response.phrase.decode('ascii', 'replace')}"
-            )
-        done: Deferred[bytes] = Deferred()
-        response.deliverBody(_Body(done))
-        return await done
-
-    def late(_result: object, _seconds: float) -> None:
-        raise CommandError(f"{url}: no answer within {timeoutMs} ms")
-
-    try:
-        return (
-            await Deferred.fromCoroutine(ask()).addTimeout(timeoutMs / 1000, reactor, late) or b""
-        ).decode("utf-8", "replace")
-    except ResponseFailed as error:
-        raise CommandError(
-            f"{url}: {'; '.join(str(reason.value) for reason in error.reasons)}"
-        ) from error
-    except (
-        OSError,
-        ConnectError,
-        ConnectionClosed,
-        Error,
-        SchemeNotSupported,
-        ValueError,
-    ) as error:
-        raise CommandError(f"{url}: {error}") from error
 
 
 COMMANDS = (

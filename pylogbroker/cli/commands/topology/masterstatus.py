@@ -7,35 +7,32 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from twisted.web.client import Agent, readBody
-
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.httpget import httpGet
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.topologies.plan import MasterLocation
 
-TIMEOUT_SECONDS = 5
+TIMEOUT_MS = 5_000
 
 
 class NoStatusError(PylogbrokerError):
     """A master does not answer, or answers something else. The text says where."""
 
 
-@asDeferred
 async def readStatus(reactor: Any, location: MasterLocation) -> dict[str, Any]:
     """
     Ask a master.
 
-    @return: fires with what L{pylogbroker.topologies.master.state.MasterState.status} says. Fails
-        with L{NoStatusError}.
+    @return: what L{pylogbroker.topologies.master.state.MasterState.status} says.
+    @raise NoStatusError: there is no such answer.
     """
     url = f"http://{location.host}:{location.statusPort}/status"
     try:
-        asking = Agent(reactor, connectTimeout=TIMEOUT_SECONDS).request(b"GET", url.encode())
-        answer = await asking.addTimeout(TIMEOUT_SECONDS, reactor)
-        body = await readBody(answer).addTimeout(TIMEOUT_SECONDS, reactor)
-        status = json.loads(body)
-    except Exception as error:
+        status = json.loads(await httpGet(reactor, url, TIMEOUT_MS))
+    except CommandError as error:
+        raise NoStatusError(str(error)) from error
+    except ValueError as error:
         raise NoStatusError(f"{url}: {error}") from error
-    if answer.code != 200 or not isinstance(status, dict):
-        raise NoStatusError(f"{url}: status {answer.code}")
+    if not isinstance(status, dict):
+        raise NoStatusError(f"{url}: status 200, but no object of JSON")
     return status

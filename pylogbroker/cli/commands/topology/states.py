@@ -14,7 +14,7 @@ from typing import Any
 from pylogbroker.cli.commands.topology.masterstatus import NoStatusError, readStatus
 from pylogbroker.cli.output import asJson, table, tableOfRows
 from pylogbroker.cli.streams import Streams
-from pylogbroker.net.deferreds import closeAll
+from pylogbroker.net.deferreds import closing
 from pylogbroker.topologies.plan import ACTIVE, KILLED, PAUSED, TopologyDefinition
 from pylogbroker.topologies.statemanager import StateManager
 from pylogbroker.types import formatCount
@@ -29,15 +29,10 @@ KILL_SECONDS_MAX = 90
 
 @asynccontextmanager
 async def _opened(options: Namespace, streams: Streams) -> AsyncIterator[StateManager]:
-    access = options.access
-    client = ZookeeperClient(
-        streams.reactor, options.zookeeper, digest=access.zkDigest, acl=access.zkAcl
-    )
+    client = ZookeeperClient.fromSettings(streams.reactor, options.access, options.zookeeper)
     await client.connect(options.timeoutMs)
-    try:
+    async with closing(client):
         yield StateManager(streams.reactor, client, SystemRandom().random)
-    finally:
-        await closeAll(client.close())
 
 
 async def listTopologies(options: Namespace, streams: Streams) -> int:
