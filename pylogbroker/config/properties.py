@@ -138,6 +138,17 @@ def parseProperties(
     return result
 
 
+def formatProperties(pairs: Mapping[str, str]) -> str:
+    """
+    The text of a property file. Keys have no white space and no separators.
+    """
+    lines = []
+    for key, value in pairs.items():
+        escaped = value.replace("\\", "\\\\").replace("\n", "\\n")
+        lines.append(f"{key}={escaped}\n")
+    return "".join(lines)
+
+
 def readProperties(path: str, warn: Callable[[str], None] = _ignore) -> Properties:
     """
     Read a property file. Blocks.

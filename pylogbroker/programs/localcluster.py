@@ -22,6 +22,7 @@ from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
+from pylogbroker.config.properties import formatProperties
 from pylogbroker.errors import PylogbrokerError, ZookeeperError
 from pylogbroker.net.deferreds import asDeferred, closeAll, gatherAll
 from pylogbroker.programs.embedded import EmbeddedBroker
@@ -315,8 +316,7 @@ class ProcessCluster:
             self._properties, number, self._directory, port or freePort(), self.servers
         )
         with open(self.configOf(number), "w", encoding="utf-8") as file:
-            for key, value in properties.items():
-                file.write(f"{key}={_escaped(value)}\n")
+            file.write(formatProperties(properties))
         await member.start({"config": self.configOf(number), "log": member.log})
 
     def configOf(self, number: int) -> str:
@@ -342,11 +342,6 @@ class ProcessCluster:
         self._isStopping = True
         await closeAll(*(each.stop() for each in self._brokers.values()))
         await closeAll(self._zookeeper.stop())
-
-
-def _escaped(value: str) -> str:
-    """As a property file has it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def freePort() -> int:

@@ -6,7 +6,12 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.properties import Properties, parseProperties, readProperties
+from pylogbroker.config.properties import (
+    Properties,
+    formatProperties,
+    parseProperties,
+    readProperties,
+)
 from pylogbroker.errors import ConfigurationError
 
 
@@ -15,6 +20,12 @@ class ParseTests(SynchronousTestCase):
 
     def check(self, text: str, **pairs: str) -> None:
         self.assertEqual(dict(parseProperties(text)), pairs)
+
+    def test_formatted(self) -> None:
+        """A text that was written from pairs gives these."""
+        pairs = {"a": "C:\\n", "b.c": "two\nlines", "d": "x = y: z", "e": ""}
+        self.assertEqual(formatProperties(pairs).count("\n"), len(pairs))
+        self.check(formatProperties(pairs), **pairs)
 
     def test_separators(self) -> None:
         """

@@ -17,6 +17,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 
+from pylogbroker.config.properties import formatProperties
 from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
@@ -159,14 +160,8 @@ class LocalScheduler:
 
     def _writeProperties(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        text = "".join(f"{key}={_escaped(value)}\n" for key, value in self._properties.items())
         path = self.directory / PROPERTIES_FILE
         path.unlink(missing_ok=True)
         # It may hold a password.
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-
-
-def _escaped(value: str) -> str:
-    """As a property file has it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+            file.write(formatProperties(self._properties))
