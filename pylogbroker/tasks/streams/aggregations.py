@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.tasks.streams.operators import Surroundings, Take
 from pylogbroker.tasks.streams.steps import (
     COUNT,
@@ -41,9 +42,10 @@ from pylogbroker.tasks.streams.windows import (
 )
 
 _Update: TypeAlias = Callable[[Any, Any, Any], Any]
+_Put: TypeAlias = Callable[[Any, Any, ValueAndTimestamp | None, int], None]
 
 
-def _ignore(key: Any, message: Any, timestamp: int) -> None:
+def _ignore(*_arguments: Any) -> None:
     pass
 
 
@@ -72,9 +74,28 @@ def _mergerOf(step: WindowedAggregation) -> _Update:
     return step.merger
 
 
+def _putOf(store: KeyValueStore[Any, Any], forward: Take) -> _Put:
+    """
+    C{put(key, value, found, timestamp)}: the next value of a key goes to the store and on. L{None}
+    removes the key; C{found} is what the store has.
+    """
+
+    def put(key: Any, value: Any, found: ValueAndTimestamp | None, timestamp: int) -> None:
+        if value is not None:
+            store.put(key, ValueAndTimestamp(value, timestamp))
+        elif found is not None:
+            store.delete(key)
+        else:
+            return
+        forward(key, value, found is not None, timestamp)
+
+    return put
+
+
 def aggregation(step: Aggregation, around: Surroundings, forward: Take) -> tuple[Take, ...]:
     """The operator of an aggregation without windows."""
     store, dropped, update = around.storeOf(step), around.droppedOf(step), _updateOf(step)
+    put = _putOf(store, forward)
 
     def take(key: Any, message: Any, timestamp: int) -> None:
         if key is None or message is None:
@@ -86,13 +107,7 @@ def aggregation(step: Aggregation, around: Surroundings, forward: Take) -> tuple
         else:
             value = update(key, message, found.value)
             timestamp = max(timestamp, found.timestamp)
-        if value is not None:
-            store.put(key, ValueAndTimestamp(value, timestamp))
-        elif found is not None:
-            store.delete(key)
-        else:
-            return
-        forward(key, value, found is not None, timestamp)
+        put(key, value, found, timestamp)
 
     return (take,)
 
@@ -113,6 +128,7 @@ def tableAggregation(
 ) -> tuple[Take, ...]:
     """The operator of an aggregation of a table's groups."""
     store, add, subtract = around.storeOf(step), _updateOf(step), _subtractionOf(step)
+    put = _putOf(store, forward)
 
     def take(key: Any, change: tuple[Any, Any], timestamp: int) -> None:
         old, new = change
@@ -124,13 +140,7 @@ def tableAggregation(
             value = add(key, new, value)
         if found is not None:
             timestamp = max(timestamp, found.timestamp)
-        if value is not None:
-            store.put(key, ValueAndTimestamp(value, timestamp))
-        elif found is not None:
-            store.delete(key)
-        else:
-            return
-        forward(key, value, found is not None, timestamp)
+        put(key, value, found, timestamp)
 
     return (take,)
 
@@ -184,6 +194,7 @@ class _Windowed:
         self._dropped, self._late = around.droppedOf(step), around.lateOf(step)
         self._giveLate = around.sender(step.lateTopic) if step.lateTopic else _ignore
         self._isOnChange = step.emit == ON_CHANGE
+        self._put = _putOf(self.store, forward if self._isOnChange else _ignore)
 
     def take(self, key: Any, message: Any, timestamp: int) -> None:
         """Add a message to its windows, and close those whose time is over."""
@@ -202,16 +213,6 @@ class _Windowed:
 
     def _add(self, key: Any, message: Any, timestamp: int) -> bool:
         raise NotImplementedError
-
-    def _put(self, window: Windowed, value: Any, found: Any, timestamp: int) -> None:
-        if value is not None:
-            self.store.put(window, ValueAndTimestamp(value, timestamp))
-        elif found is not None:
-            self.store.delete(window)
-        else:
-            return
-        if self._isOnChange:
-            self._forward(window, value, found is not None, timestamp)
 
 
 class _Windows(_Windowed):
