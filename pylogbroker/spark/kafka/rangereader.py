@@ -50,7 +50,9 @@ _COLUMNS = [
 KAFKA_SCHEMA = pa.schema(_COLUMNS)
 """The columns of Spark's own Kafka source."""
 
-KAFKA_SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", pa.list_(_HEADER))])
+HEADERS_TYPE = pa.list_(_HEADER)
+
+KAFKA_SCHEMA_WITH_HEADERS = pa.schema([*_COLUMNS, ("headers", HEADERS_TYPE)])
 
 
 class KafkaRangeReader:

@@ -23,6 +23,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pylogbroker.config.kafka.clientsettings import EARLIEST, LATEST, READ_COMMITTED
@@ -34,6 +35,7 @@ from pylogbroker.errors import (
     describeError,
 )
 from pylogbroker.spark.kafka.options import BOOTSTRAP_SERVERS
+from pylogbroker.spark.kafka.rangereader import HEADERS_TYPE
 from pylogbroker.spark.loader.jobprogress import reason
 from pylogbroker.spark.options import SUBSCRIBE
 from pylogbroker.spark.tasks.inputpositions import InputPositions, checkpointTopics, handledUpTo
@@ -66,7 +68,6 @@ BY_TASKS, BY_FUNCTIONS, BY_COUNTS = (
 _WAY = "pylogbroker-way"
 """The file of a checkpoint that has one of these words. Earlier ones are of L{BY_TASKS}."""
 
-_NO_HEADERS = "CAST(array() AS array<struct<key:string,value:binary>>)"
 _METRICS = "pylogbroker-tasks"
 _RESET, _ISOLATION, _COMPRESSION = "auto.offset.reset", "isolation.level", "compression.type"
 _KNOWN = {"consumer": {_RESET, _ISOLATION}, "producer": {_COMPRESSION}}
@@ -319,7 +320,9 @@ class JobQuery:
             results = self._messages(self._results(options, *self._counted))
             return results.writeStream.outputMode("update").foreachBatch(write)
         if self._sent:
-            sent = self._observed(self._read(options).mapInArrow(self._sent, SENT_SCHEMA))
+            sent = self._observed(
+                self._read(options).mapInArrow(self._sent, from_arrow_schema(SENT_SCHEMA))
+            )
         else:
             sent = self._observed(self._handled(options))
         messages = self._messages(sent.where("topic IS NOT NULL"))
@@ -357,13 +360,13 @@ class JobQuery:
     ) -> DataFrame:
         """What comes of the counts that a micro-batch changes."""
         rows = self._read(options).drop("headers")  # counts have none
-        partial = self._observed(rows.mapInArrow(count, COUNT_SCHEMA))
+        partial = self._observed(rows.mapInArrow(count, from_arrow_schema(COUNT_SCHEMA)))
         counts = (
             partial.where("store IS NOT NULL")
             .groupBy("store", "task", "key")
             .agg(sql.sum("count").alias("count"), sql.max("timestampMs").alias("timestampMs"))
         )
-        return counts.mapInArrow(result, RESULT_SCHEMA)
+        return counts.mapInArrow(result, from_arrow_schema(RESULT_SCHEMA))
 
     def _observed(self, rows: DataFrame) -> DataFrame:
         """The rows, of which Spark counts what was done."""
@@ -456,7 +459,7 @@ def _notNull(headers: str) -> Column:
     A column of headers, where those that are null are empty. Spark 4.3 goes over all of an Arrow
     batch for each list in it that is null, to find out how large the batch is by now.
     """
-    return sql.coalesce(headers, sql.expr(_NO_HEADERS))
+    return sql.coalesce(headers, sql.array().cast(from_arrow_type(HEADERS_TYPE)))
 
 
 def waitForAll(

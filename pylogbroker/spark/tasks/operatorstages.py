@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from pylogbroker.cluster.kafkapartitioner import keyPartition
 from pylogbroker.errors import ResultFailedError, TaskFailedError, describeError
+from pylogbroker.spark.kafka.rangereader import HEADERS_TYPE
 from pylogbroker.spark.tasks.operatorplan import OperatorPlan
 from pylogbroker.tasks.api import Counter
 from pylogbroker.tasks.job import Job
@@ -34,20 +35,20 @@ from pylogbroker.tasks.streams.steps import Aggregation, PlanStep, RepartitionSt
 from pylogbroker.tasks.streams.stores import ValueAndTimestamp
 from pylogbroker.tasks.taskinstance import InputRecord, OutgoingRecord, TaskInstance
 
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MESSAGE = (
     ("topic", pa.string()),
     ("partition", pa.int32()),
     ("key", pa.binary()),
     ("value", pa.binary()),
-    ("headers", _HEADERS),
+    ("headers", HEADERS_TYPE),
     ("timestampMs", pa.int64()),
 )
 _DONE = (("handled", pa.int64()), ("failed", pa.int64()))
 
-_SENT = pa.schema([*_MESSAGE, *_DONE])
-_RESULT = pa.schema(_MESSAGE)
-_COUNT = pa.schema(
+SENT_SCHEMA = pa.schema([*_MESSAGE, *_DONE])
+"""Of a job without counts. A row without a topic is no message: it says what was done."""
+
+COUNT_SCHEMA = pa.schema(
     [
         ("store", pa.string()),
         ("task", pa.int32()),
@@ -57,22 +58,9 @@ _COUNT = pa.schema(
         *_DONE,
     ]
 )
-
-_MESSAGE_COLUMNS = (
-    "topic string, partition int, key binary, value binary,"
-    " headers array<struct<key:string,value:binary>>, timestampMs long"
-)
-SENT_SCHEMA = f"{_MESSAGE_COLUMNS}, handled long, failed long"
-"""
-Of a job without counts. A row without a topic is no message: it says what was done.
-"""
-
-COUNT_SCHEMA = (
-    "store string, task int, key binary, count long, timestampMs long, handled long, failed long"
-)
 """Of partial counts. A row without a store is none: it says what was done."""
 
-RESULT_SCHEMA = _MESSAGE_COLUMNS
+RESULT_SCHEMA = pa.schema(_MESSAGE)
 """Of what comes of counts: outputs, and changes of stores."""
 
 RESULT_ROW_COUNT = 10_000
@@ -208,7 +196,7 @@ class SentStage:
         done = (instance.handledCount, instance.failedCount)
         instance.handledCount = instance.failedCount = 0
         rows = [(*row, 0, 0) for row in map(_rowOf, instance.takeOutputs())]
-        return _batchOf(_SENT, [*rows, (*[None] * len(_MESSAGE), *done)])
+        return _batchOf(SENT_SCHEMA, [*rows, (*[None] * len(_MESSAGE), *done)])
 
 
 class CountStage:
@@ -282,7 +270,7 @@ class CountStage:
             for key, (count, timestamp) in counts.take():
                 number = keyPartition(key, self._taskCount) if self._isByKey[name] else partition
                 rows.append((name, number, key, count, timestamp, 0, 0))
-        return _batchOf(_COUNT, [*rows, (None, None, None, None, None, handledCount, 0)])
+        return _batchOf(COUNT_SCHEMA, [*rows, (None, None, None, None, None, handledCount, 0)])
 
 
 class _ResultTask(PlanTask):
@@ -341,10 +329,10 @@ class ResultStage:
                 value = encode(ValueAndTimestamp(count, timestamp))
                 rows.append((changelogs[name], partition, key, value, None, None))
                 if len(rows) >= RESULT_ROW_COUNT:
-                    yield _batchOf(_RESULT, rows)
+                    yield _batchOf(RESULT_SCHEMA, rows)
                     rows = []
         if rows:
-            yield _batchOf(_RESULT, rows)
+            yield _batchOf(RESULT_SCHEMA, rows)
 
 
 def _known(serde: Serde | None) -> Serde:
