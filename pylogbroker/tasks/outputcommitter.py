@@ -44,7 +44,7 @@ from pylogbroker.net.workers import IWorker
 from pylogbroker.producer.completion import FailureWaiter
 from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
 from pylogbroker.producer.kafka.transactions import Transaction
-from pylogbroker.records.batchbuilder import recordSizeMax
+from pylogbroker.records.batchbuilder import RECORD_OVERHEAD_MAX, recordSizeMax
 from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.state.engines import ChangelogMark
 from pylogbroker.tasks.state.keyvaluestore import Entry, KeyValueStore
@@ -277,7 +277,8 @@ class OutputCommitter:
             found: list[RecordMetadata] = []
             lasts.append(found)
             for number, (key, value) in enumerate(entries, 1):
-                waiter, size = common, recordSizeMax(key, value, ())
+                waiter = common
+                size = RECORD_OVERHEAD_MAX + len(key) + len(value or b"")  # all are bytes here
                 if size >= TOLD_SIZE:
                     what = f"a change of store {store.name} of {size:,} bytes for {topic}, {behind}"
                     waiter = _Sent(self._lost, instance, what)
