@@ -56,6 +56,12 @@ def wordCount(topic: str) -> Job:
     return buildJob("word-count", words.groupBy(lambda _, word: word, key=STRING).count("counts"))
 
 
+def linesOf(words: Sequence[str]) -> list[tuple[None, bytes]]:
+    """Messages of L{LINE_SIZE} words each."""
+    starts = range(0, len(words), LINE_SIZE)
+    return [(None, " ".join(words[at : at + LINE_SIZE]).encode()) for at in starts]
+
+
 class Bench:
     """A broker, and Spark."""
 
@@ -166,10 +172,7 @@ def main(arguments: Sequence[str]) -> int:
     chance = random.Random(1)
     vocabulary = [f"word{number}" for number in range(options.vocabulary)]
     words = chance.choices(vocabulary, k=options.words)
-    lines = [
-        (None, " ".join(words[at : at + LINE_SIZE]).encode())
-        for at in range(0, len(words), LINE_SIZE)
-    ]
+    lines = linesOf(words)
     spark = sharedSession()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -206,10 +209,7 @@ def compareWithHand(
 
 def runTasks(bench: Bench, words: Sequence[str]) -> None:
     """Print the rates of jobs by tasks."""
-    lines = [
-        (None, " ".join(words[at : at + LINE_SIZE]).encode())
-        for at in range(0, len(words), LINE_SIZE)
-    ]
+    lines = linesOf(words)
     one = INTEGER.encode(1)
     jobs = loadJobs(str(EXAMPLE))
     byTasks = replace(wordCount("task-lines"), name="by-tasks")
