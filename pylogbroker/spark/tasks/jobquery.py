@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
@@ -39,7 +39,7 @@ from pylogbroker.spark.kafka.rangereader import HEADERS_TYPE
 from pylogbroker.spark.loader.jobprogress import reason
 from pylogbroker.spark.options import SUBSCRIBE
 from pylogbroker.spark.tasks.inputpositions import InputPositions, checkpointTopics, handledUpTo
-from pylogbroker.spark.tasks.operatorplan import OPERATORS, obstaclesOf, operatorPlan
+from pylogbroker.spark.tasks.operatorplan import OPERATORS, OperatorPlan, obstaclesOf, operatorPlan
 from pylogbroker.spark.tasks.operatorstages import (
     COUNT_SCHEMA,
     RESULT_SCHEMA,
@@ -67,6 +67,8 @@ BY_TASKS, BY_FUNCTIONS, BY_COUNTS = (
 
 _WAY = "pylogbroker-way"
 """The file of a checkpoint that has one of these words. Earlier ones are of L{BY_TASKS}."""
+
+_Stages: TypeAlias = TaskProcessor | SentStage | tuple[CountStage, ResultStage]
 
 _METRICS = "pylogbroker-tasks"
 _RESET, _ISOLATION, _COMPRESSION = "auto.offset.reset", "isolation.level", "compression.type"
@@ -203,17 +205,10 @@ class JobQuery:
         )
         self._topics = [*(each.topic for each in job.inputs), *self._repartitions]
         self._positions = InputPositions(self._options(self._topics), self._repartitions)
-        self._sent: SentStage | None = None
-        self._counted: tuple[CountStage, ResultStage] | None = None
-        if plan and plan.counts:
-            count = CountStage(job, plan, taskCount, place.cacheSize)
-            self._counted = count, ResultStage(job, plan)
-        elif plan:
-            self._sent = SentStage(job, plan, place.cacheSize)
-        self._processor = TaskProcessor(job, place.cacheSize)
+        self._stages = _stagesOf(job, plan, taskCount, place.cacheSize)
         try:
             pickled: Any = cloudpickle
-            pickled.dumps((self._sent, self._counted, self._processor))
+            pickled.dumps(self._stages)
         except Exception as error:  # of whatever the author's objects hold
             raise ConfigurationError(
                 f"job {job.name}: it cannot be sent to Spark's workers: {describeError(error)}"
@@ -244,7 +239,10 @@ class JobQuery:
             self._begin(self._topics, isUntilEnd)
 
     def _checkWay(self) -> None:
-        way = BY_COUNTS if self._counted else BY_FUNCTIONS if self._sent else BY_TASKS
+        if isinstance(self._stages, TaskProcessor):
+            way = BY_TASKS
+        else:
+            way = BY_FUNCTIONS if isinstance(self._stages, SentStage) else BY_COUNTS
         path = Path(self.checkpoint, _WAY)
         if not checkpointTopics(self.checkpoint):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,21 +309,20 @@ class JobQuery:
             **self._place.writing,
             "timestampColumn": "timestamp",
         }
-        if self._counted:
+        rows, stages = self._read(options), self._stages
+        if isinstance(stages, tuple):
 
             def write(batch: DataFrame, _number: int) -> None:
                 batch.write.format("pylogbroker").mode("append").options(**sinkOptions).save()
 
             # Spark's sinks in Python do not take updates, as batches they do.
-            results = self._messages(self._results(options, *self._counted))
+            results = self._messages(self._results(rows, *stages))
             return results.writeStream.outputMode("update").foreachBatch(write)
-        if self._sent:
-            sent = self._observed(
-                self._read(options).mapInArrow(self._sent, from_arrow_schema(SENT_SCHEMA))
-            )
+        if isinstance(stages, SentStage):
+            sent = rows.mapInArrow(stages, from_arrow_schema(SENT_SCHEMA))
         else:
-            sent = self._observed(self._handled(options))
-        messages = self._messages(sent.where("topic IS NOT NULL"))
+            sent = self._handled(rows, stages)
+        messages = self._messages(self._observed(sent).where("topic IS NOT NULL"))
         return messages.writeStream.format("pylogbroker").options(**sinkOptions)
 
     def _read(self, options: dict[str, str]) -> DataFrame:
@@ -342,24 +339,14 @@ class JobQuery:
             }
         ).select(*INPUT_COLUMNS)
 
-    def _handled(self, options: dict[str, str]) -> DataFrame:
+    def _handled(self, rows: DataFrame, processor: TaskProcessor) -> DataFrame:
         """What the tasks give."""
-        return (
-            self._read(options)
-            .groupBy("task")
-            .transformWithState(
-                self._processor,
-                OUTPUT_SCHEMA,
-                "Append",
-                "ProcessingTime" if self.job.windowMs else "None",
-            )
-        )
+        timeMode = "ProcessingTime" if self.job.windowMs else "None"
+        return rows.groupBy("task").transformWithState(processor, OUTPUT_SCHEMA, "Append", timeMode)
 
-    def _results(
-        self, options: dict[str, str], count: CountStage, result: ResultStage
-    ) -> DataFrame:
+    def _results(self, rows: DataFrame, count: CountStage, result: ResultStage) -> DataFrame:
         """What comes of the counts that a micro-batch changes."""
-        rows = self._read(options).drop("headers")  # counts have none
+        rows = rows.drop("headers")  # counts have none
         partial = self._observed(rows.mapInArrow(count, from_arrow_schema(COUNT_SCHEMA)))
         counts = (
             partial.where("store IS NOT NULL")
@@ -452,6 +439,15 @@ class JobQuery:
 
     def _failure(self, error: Exception) -> SparkQueryError:
         return SparkQueryError(f"job {self.job.name}: Spark's query failed: {reason(str(error))}")
+
+
+def _stagesOf(job: Job, plan: OperatorPlan | None, taskCount: int, cacheSize: int) -> _Stages:
+    """What runs in Spark's workers; without a plan it is the job's tasks."""
+    if plan is None:
+        return TaskProcessor(job, cacheSize)
+    if plan.counts:
+        return CountStage(job, plan, taskCount, cacheSize), ResultStage(job, plan)
+    return SentStage(job, plan, cacheSize)
 
 
 def _notNull(headers: str) -> Column:
