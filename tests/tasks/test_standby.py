@@ -80,7 +80,7 @@ class StandbyCase(ContainerCase):
         await self.until(isShared)
 
     async def untilCommitted(self, count: int) -> None:
-        """Until the group has so many messages behind it, however often they were handled."""
+        """Until the group has C{count} messages behind it, however often they were handled."""
         for _turn in range(1_000):
             if sum((await self.positions("count-words", "words")).values()) == count:
                 return
