@@ -123,7 +123,6 @@ class DefinedFile(msgspec.Struct):
     What a file defines.
 
     @ivar file: its path.
-    @ivar name: of the file, without its suffix.
     @ivar python: the Python of the author's environment.
     @ivar folders: of the modules of the components; they run in the first one.
     @ivar environment: of C{config.json} and of C{par}, as in C{sparse --environment}; L{None}: the
@@ -132,7 +131,6 @@ class DefinedFile(msgspec.Struct):
     """
 
     file: str = ""
-    name: str = ""
     python: str = ""
     folders: list[str] = []
     environment: str | None = None
@@ -182,11 +180,11 @@ def loadAnyTopologies(
             definitions = Path(path).read_bytes()
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
-        return topologiesOf(definitions)
+        return _topologiesOf(_decoded(definitions))
     dialect = dialectOf(path)
     if dialect is None:
         return loadTopologies(path)
-    return topologiesOf(defineTopologies(path, dialect, python or sys.executable, environment))
+    return _topologiesOf(_defined(path, dialect, python, environment))
 
 
 def loadableFile(
@@ -203,7 +201,8 @@ def loadableFile(
     """
     if path.endswith(DEFINITIONS_SUFFIX) or (dialect := dialectOf(path)) is None:
         return path
-    definitions = defineTopologies(path, dialect, python or sys.executable, environment)
+    defined = _defined(path, dialect, python, environment)
+    definitions = msgspec.json.encode(defined)
     # Never another content for a topology that runs.
     digest = hashlib.sha256(definitions).hexdigest()[:16]
     written = Path(folder, f"{Path(path).stem}-{digest}{DEFINITIONS_SUFFIX}")
@@ -218,13 +217,9 @@ def loadableFile(
     return str(written)
 
 
-def defineTopologies(path: str, dialect: str, python: str, environment: str | None) -> bytes:
-    """
-    What a file defines, for L{topologiesOf}. Blocks.
-
-    @return: JSON.
-    @raise ConfigurationError: the Python or the file cannot be run.
-    """
+def _defined(path: str, dialect: str, python: str | None, environment: str | None) -> DefinedFile:
+    """Run a file with the author's Python."""
+    python = python or sys.executable
     if os.sep in python:  # the components run elsewhere
         python = os.path.abspath(python)
     try:
@@ -247,27 +242,21 @@ def defineTopologies(path: str, dialect: str, python: str, environment: str | No
             f"{path}: {python} has ended with status {done.returncode}; its standard error ends"
             f" so:\n{end}"
         )
-    defined = _defined(done.stdout)
+    defined = _decoded(done.stdout)
     if defined.error:
         raise ConfigurationError(f"{path}, {defined.error} (with {python})")
     defined.environment = environment
-    return msgspec.json.encode(defined)
+    return defined
 
 
-def _defined(definitions: bytes) -> DefinedFile:
+def _decoded(definitions: bytes) -> DefinedFile:
     try:
         return msgspec.json.decode(definitions, type=DefinedFile)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(f"definitions of topologies cannot be read: {error}") from error
 
 
-def topologiesOf(definitions: bytes) -> dict[str, Topology]:
-    """
-    The topologies of what L{defineTopologies} gave.
-
-    @raise ConfigurationError: as for L{loadAnyTopologies}.
-    """
-    defined = _defined(definitions)
+def _topologiesOf(defined: DefinedFile) -> dict[str, Topology]:
     if not defined.topologies:
         raise ConfigurationError(f"{defined.file}: it defines no topology")
     return {each.name: _topologyOf(defined, each) for each in defined.topologies}
@@ -289,12 +278,12 @@ def _topologyOf(defined: DefinedFile, definition: DefinedTopology) -> Topology:
     workers = str(config.get(CONTAINER_COUNT, config.get(WORKERS)))
     if workers.isdecimal():  # there may be more than instances
         config[CONTAINER_COUNT] = max(1, min(int(workers), sum(parallelisms.values())))
+    folders = os.pathsep.join((*defined.folders, os.environ.get("PYTHONPATH", "")))
     builder = TopologyBuilder(name, config)
     for each in definition.components:
         if not each.command:
             raise ConfigurationError(f"{where}, component {each.name}: {each.jvm} needs a JVM")
         command = _commandOf(each, defined)
-        folders = os.pathsep.join((*defined.folders, os.environ.get("PYTHONPATH", "")))
         variables = {"PYTHONPATH": folders.rstrip(os.pathsep)}
         if each.command[0] == HERONPY:  # its groupings use hash(): all processes must agree
             variables["PYTHONHASHSEED"] = "0"

@@ -43,8 +43,7 @@ def main(dialect: str, path: str, python: str) -> None:
     folders = [sources, folder, project] if os.path.isdir(sources) else [folder, project]
     sys.path.extend(folders)
     name = os.path.splitext(os.path.basename(path))[0]
-    definitions: dict[str, Any]
-    definitions = {"file": path, "name": name, "python": python, "folders": folders}
+    definitions: dict[str, Any] = {"file": path, "python": python, "folders": folders}
     try:
         definitionsOf = streamparseTopologies if dialect == "streamparse" else heronTopologies
         definitions["topologies"] = definitionsOf(path, name)
@@ -201,11 +200,10 @@ def heronInput(given: Any, bolt: str) -> dict[str, Any]:
     """What a bolt gets, and its grouping, as JSON."""
     kind, stream = _HERON_KINDS[given.gtype], given.stream.id
     fields = [key.key for key in given.grouping_fields.keys]
-    if kind == "custom":
-        if given.type != 2:  # PYTHON_OBJECT
-            kind = "jvm"
-        else:
-            kind, stream = "direct", directStream(stream, bolt)
+    if kind == "custom" and given.type == 2:  # PYTHON_OBJECT
+        kind, stream = "direct", directStream(stream, bolt)
+    elif kind == "custom":
+        kind = "jvm"
     found = {"component": given.stream.component_name, "stream": stream, "kind": kind}
     return {**found, "fields": fields, "jvm": "a Java object"}
 
