@@ -170,11 +170,6 @@ class ShellProcess:
         """Keep what C{flush} and C{exchange} send."""
         self._unsent.append(data)
 
-    @property
-    def hasUnsent(self) -> bool:
-        """Whether something is to be sent."""
-        return bool(self._unsent)
-
     def flush(self) -> bool:
         """
         Send what the pipe takes. If the subprocess has ended, nothing is sent; C{read} gives what
@@ -223,7 +218,7 @@ class ShellProcess:
         """
         Send what is unsent, as far as the pipe takes it, or wait for messages; at most a second.
 
-        @param isBusy: the subprocess has so much to do that it need not be looked at so soon.
+        @param isBusy: the subprocess has work for a while: L{PAUSE_SECONDS} pass before the look.
         @raise ShellProcessError: as for L{read}, or the subprocess is silent for too long.
         """
         isAllSent = self.flush()
@@ -235,8 +230,9 @@ class ShellProcess:
 
     def silent(self, ms: int) -> None:
         """
-        An answer was awaited for so long in vain.
+        An answer was awaited in vain.
 
+        @param ms: for how many milliseconds more.
         @raise ShellProcessError: the subprocess is silent for too long. It is killed.
         """
         self._silentMs += ms
