@@ -17,6 +17,7 @@ import base64
 import importlib
 import json
 import logging
+import math
 import os
 import pickle
 import select
@@ -39,7 +40,6 @@ PICKLED = "pickled.base64"
 READ_SIZE = 1 << 18
 METRICS_SECONDS = 10.0
 _END = b"\nend\n"
-_PLAIN = (str, bool, int, float, type(None))
 _LEVELS = {"trace": 10, "debug": 10, "info": 20, "warn": 30, "error": 40}
 
 
@@ -79,13 +79,20 @@ class Pipe:
         return json.loads(self._messages.popleft())
 
 
+def isInJson(value: Any) -> bool:
+    """Whether a value arrives as it was, without being pickled."""
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)
+    if kind is int:
+        return value in range(-(1 << 63), 1 << 63)
+    return value is None or kind in (str, bool)
+
+
 def encoded(value: Any) -> Any:
     """A value, as it travels."""
-    kind = type(value)
-    if kind in _PLAIN:
-        isPlain = value == value and abs(value) != float("inf") if kind is float else True
-        if isPlain and not (kind is int and not -(1 << 63) <= value < 1 << 63):
-            return value
+    if isInJson(value):
+        return value
     try:
         data = pickle.dumps(value, 4)
     except Exception:  # a function, or a class of the program
@@ -276,9 +283,8 @@ class SpoutDelegate(Delegate):
         if tup_id is None:
             self.send(tup, stream, direct_task, {})
             return
-        self.lastId += 1
-        self.open[self.lastId] = [tup_id, 0]
-        self.open[self.lastId][1] = self.send(tup, stream, direct_task, {"id": self.lastId})
+        self.lastId = number = self.lastId + 1
+        self.open[number] = [tup_id, self.send(tup, stream, direct_task, {"id": number})]
 
     def ended(self, number: int, isAcked: bool) -> Any:
         """
@@ -406,11 +412,12 @@ def main(path: str, name: str) -> None:
         component = kind(delegate=delegate)
         component.initialize(config=config, context=context)
         delegate.prepare(known["choosers"])
-        reported = [time.monotonic()]
+        reported = time.monotonic()
 
         def receive(seconds: float | None) -> Any:
-            if context.metrics and time.monotonic() - reported[0] > METRICS_SECONDS:
-                reported[0] = time.monotonic()
+            nonlocal reported
+            if context.metrics and time.monotonic() - reported > METRICS_SECONDS:
+                reported = time.monotonic()
                 delegate.report()
             return pipe.receive(seconds)
 
