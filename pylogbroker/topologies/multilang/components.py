@@ -2,9 +2,9 @@
 Spouts and bolts that are subprocesses: Storm's C{ShellSpout} and C{ShellBolt}. A module of its own,
 since topologies are built of them.
 
-A bolt's tuples are written as they come, as many as the pipe takes, and what the subprocess emits
-is read when it has emitted it. A spout's subprocess gets several C{next} at once, as long as it
-answers quickly and each brings a tuple; Storm waits for the answer to each.
+A bolt's tuples are written as they come, up to what the pipe takes. What its subprocess emits is
+read at once. A spout's subprocess gets several C{next} together, as long as it answers quickly and
+each brings a tuple; Storm waits for the answer to each.
 
 Without a thread of its own, in the simulator, a component waits after each call until its
 subprocess has done with it. So it answers alike each time.
@@ -34,7 +34,7 @@ from pylogbroker.topologies.multilang.protocol import (
     handshakeOf,
 )
 from pylogbroker.topologies.multilang.shellprocess import ShellProcess
-from pylogbroker.topologies.topology import MAX_SPOUT_PENDING, TopologyOptions
+from pylogbroker.topologies.topology import TopologyOptions
 
 SUBPROCESS_TIMEOUT_SECS = "topology.subprocess.timeout.secs"
 """Storm's key: how long a subprocess may be silent while an answer is awaited."""
@@ -46,7 +46,7 @@ NEXT_COUNT_MAX = 64
 """How many C{next} a spout's subprocess gets at once."""
 
 BUSY_COUNT = 16
-"""A spout's subprocess that has so many C{next} before it has something to do for a while."""
+"""Of C{next}: a spout's subprocess with more of them to answer is busy, and is read later."""
 
 QUICK_SECONDS = 0.02
 """A spout whose answers to the last C{next}s took longer gets fewer at once: acks wait for them."""
@@ -54,20 +54,20 @@ QUICK_SECONDS = 0.02
 TRACKED_COUNT_MAX = 100_000
 """
 How many tuples a subprocess may neither have acknowledged nor failed. Those before are failed, and
-their ids forgotten, once it has as many again.
+their ids forgotten, once it has got this number of others.
 """
 
 UNSENT_SIZE_MAX = 16 << 10
 """Bytes of tuples for a bolt that are written at once."""
 
-_LEVELS = {
+_LEVELS: Mapping[int | None, Any] = {
     0: LogLevel.debug,
     1: LogLevel.debug,
     2: LogLevel.info,
     3: LogLevel.warn,
     4: LogLevel.error,
 }
-"""By Storm's numbers: trace, debug, info, warn, error."""
+"""By Storm's numbers: trace, debug, info, warn, error; without one, a message is info."""
 
 
 class _Shell:
@@ -105,6 +105,7 @@ class _Shell:
             f"topology {context.topology}, component {context.component}, task {context.taskId}"
         )
         self._oddMetrics: set[str] = set()
+        self._options = TopologyOptions.of(config, self._where)
         timeoutSeconds = _timeoutOf(config, self._where)
         pidFolder = tempfile.mkdtemp(prefix="pylogbroker-pids-")
         try:
@@ -168,9 +169,8 @@ class _Shell:
             elif command == protocol.SYNC:
                 self._takeSync()
             elif command == protocol.LOG:
-                level = 2 if message.level is None else message.level
                 self._log.emit(
-                    _LEVELS[level if level in _LEVELS else 2],
+                    _LEVELS.get(message.level, LogLevel.info),
                     "{where}: {text}",
                     where=self._where,
                     text=message.msg,
@@ -235,15 +235,11 @@ class ShellSpout(_Shell, Spout):
         self._nextCount = 1
         self._isTaking = self._isSettling = False
         self._next = encodeCommand(protocol.NEXT)
-        options = TopologyOptions.of(
-            {key: value for key, value in config.items() if key == MAX_SPOUT_PENDING}, ""
-        )
-        self._pendingCountMax = options.maxSpoutPending
         super().initialize(config, context)
 
     def nextTuple(self) -> None:
         """Ask the subprocess for tuples, and wait until it has answered."""
-        count = max(1, min(self._nextCount, self._pendingCountMax - self._openCount))
+        count = max(1, min(self._nextCount, self._options.maxSpoutPending - self._openCount))
         emittedBefore, begun = self._emittedCount, self._context.seconds()
         self._process.write(self._next * count)
         self._sentCount += count
@@ -322,10 +318,6 @@ class ShellBolt(_Shell, Bolt):
         self._older: dict[int, StreamTuple] = {}
         self._isPumping = False
         self._isBeating = False
-        options = TopologyOptions.of(
-            config, f"topology {context.topology}, component {context.component}"
-        )
-        self._rotateSeconds = options.messageTimeoutMs / 1000
         self._rotatedSeconds = context.seconds()
         super().initialize(config, context)
         call = context.callFromThread
@@ -384,7 +376,8 @@ class ShellBolt(_Shell, Bolt):
 
     def _rotate(self) -> None:
         seconds = self._context.seconds()
-        isLate = self._rotateSeconds and seconds - self._rotatedSeconds > self._rotateSeconds
+        timeoutSeconds = self._options.messageTimeoutMs / 1000
+        isLate = timeoutSeconds and seconds - self._rotatedSeconds > timeoutSeconds
         if not isLate and len(self._tracked) < TRACKED_COUNT_MAX:
             return
         self._rotatedSeconds = seconds

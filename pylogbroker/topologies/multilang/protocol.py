@@ -1,6 +1,6 @@
 """
 Storm's multi-language protocol: messages in JSON, each followed by a line C{end}. Pure. A module of
-its own, since fuzz tests and the components read it.
+its own, since the components and their subprocesses read it.
 
 We send the handshake, tuples, heartbeats, the commands of spouts and the task ids of emits; the
 subprocess sends commands.
@@ -144,17 +144,14 @@ def encodeValues(values: Any) -> bytes:
     @raise TupleError: it cannot be in JSON.
     """
     try:
-        data = _encode(values)
-        if b"null" not in data or not _hasNan(values):
-            return data
+        try:
+            data = _encode(values)
+            if b"null" not in data or not _hasNan(values):
+                return data
+        except UnicodeEncodeError:  # half a surrogate pair
+            pass
         return json.dumps(values).encode()
-    except UnicodeEncodeError:  # half a surrogate pair
-        pass
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise TupleError(f"it cannot be written in JSON: {error}") from error
-    try:
-        return json.dumps(values).encode()
-    except (TypeError, ValueError) as error:
         raise TupleError(f"it cannot be written in JSON: {error}") from error
 
 
@@ -223,5 +220,4 @@ def groupingInWords(kind: str, fieldNames: Sequence[str]) -> dict[str, Any]:
         return {"type": "FIELDS", "fields": list(fieldNames)}
     if kind == "global":
         return {"type": "FIELDS", "fields": []}
-    word = {"custom": "CUSTOM_OBJECT"}.get(kind, kind.replace("-", "_").upper())
-    return {"type": word}
+    return {"type": "CUSTOM_OBJECT" if kind == "custom" else kind.replace("-", "_").upper()}
