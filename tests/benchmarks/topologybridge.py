@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pylogbroker.topologies.multilang.definitions import loadAnyTopologies
 from pylogbroker.topologies.topology import StreamId
-from tests.topologies.multilang.instances import Instances, withSink
+from tests.topologies.instance.instances import Instances, withSink
 from tests.topologies.multilang.test_definitions import quickstart
 
 

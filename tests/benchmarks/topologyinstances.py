@@ -9,27 +9,13 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from random import Random
 from typing import Any, NamedTuple
 
 from pylogbroker.topologies import Bolt, Grouping, Spout, StreamTuple, Topology, TopologyBuilder
-from pylogbroker.topologies.acktrees import AckTrees
 from pylogbroker.topologies.api import TopologyContext
-from pylogbroker.topologies.instance.collectors import EncodedEntry
-from pylogbroker.topologies.instance.runners import RunnerOutput, newRunner
-from pylogbroker.topologies.messages import (
-    ACKED,
-    ACKS,
-    ROOTS,
-    TUPLES,
-    BatchEntry,
-    decodeBatch,
-    decodeNumbers,
-    encodeBatch,
-    encodeNumbers,
-)
-from pylogbroker.topologies.packings import packRoundRobin
+from pylogbroker.topologies.messages import BatchEntry
 from pylogbroker.topologies.topology import ATLEAST_ONCE, RELIABILITY_MODE
+from tests.topologies.instance.instances import Instances
 
 VOCABULARY = [f"word-{number}" for number in range(1_000)]
 BOLT_COUNT = 4
@@ -77,40 +63,28 @@ def wordCount(mode: str) -> Topology:
     return builder.build()
 
 
-class InstancePair:
-    """A spout and its bolts, whose entries are carried by hand: a stream manager without cost."""
+class TimedInstances(Instances):
+    """
+    The instances of the word count, whose turns are timed. What they emit is not kept.
+
+    @ivar spent: seconds of the processor, of the spout and of its bolts.
+    """
 
     def __init__(self, mode: str) -> None:
-        topology = wordCount(mode)
-        packing = packRoundRobin(topology, 1)
+        super().__init__(wordCount(mode), isThreaded=False)
         self.spent: dict[str, float] = {"spout": 0.0, "bolts": 0.0}
-        self.trees = AckTrees()
-        self.number = 0
-        self.sent: list[EncodedEntry] = []
-        output = RunnerOutput(
-            lambda entries, number: self.sent.extend(entries), lambda: True, self.fail
-        )
-        self.runners = {
-            each.task: newRunner(
-                topology, packing, each.task, output, time.monotonic, Random(each.task)
-            )
-            for each in packing.instances
-        }
-        (self.spoutTask,) = (each.task for each in packing.instances if each.component == "words")
-        self.runners[self.spoutTask].setActive(True)
+        (self.spoutTask,) = self.tasksOf("words")
 
-    def fail(self, text: str) -> None:
-        """An instance reports an error."""
-        raise RuntimeError(text)
+    def record(self, entry: BatchEntry) -> None:
+        """Nothing: it would grow with each tuple."""
 
     def turn(self) -> None:
         """A turn of the spout, and turns of the bolts until all is handled."""
         self.timed("spout", self.runners[self.spoutTask].turn)
         self.carry()
-        for task, runner in self.runners.items():
-            if task != self.spoutTask:
-                while self.timed("bolts", runner.turn) is not None:
-                    pass
+        for task in self.tasksOf("counts"):
+            while self.timed("bolts", self.runners[task].turn) is not None:
+                pass
         self.carry()
 
     def timed(self, kind: str, call: Callable[[], float | None]) -> float | None:
@@ -119,23 +93,6 @@ class InstancePair:
         wait = call()
         self.spent[kind] += time.process_time() - begun
         return wait
-
-    def carry(self) -> None:
-        """Bring what was sent to whom it is for."""
-        sent, self.sent = self.sent, []
-        arrived: dict[int, list[BatchEntry]] = defaultdict(list)
-        for entry in decodeBatch(encodeBatch(1, [each.data for each in sent])[4:]):
-            if entry.kind == ROOTS:
-                self.trees.announce(decodeNumbers(entry.data))
-            elif entry.kind == ACKS:
-                done = self.trees.acknowledge(decodeNumbers(entry.data))
-                data = encodeNumbers(done)
-                arrived[entry.task].append(BatchEntry(ACKED, entry.task, len(done), data))
-            elif entry.kind == TUPLES:
-                arrived[entry.task].append(entry)
-        for task, entries in arrived.items():
-            self.number += 1
-            self.runners[task].take(self.number, entries)
 
 
 class InstanceFigures(NamedTuple):
@@ -151,21 +108,22 @@ def instanceCosts(mode: str, seconds: float) -> InstanceFigures:
 
     @raise RuntimeError: a tuple is lost or counted twice.
     """
-    pair = InstancePair(mode)
+    instances = TimedInstances(mode)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        pair.turn()
-    components: dict[int, Any] = {task: each.component for task, each in pair.runners.items()}
-    spout = components.pop(pair.spoutTask)
+        instances.turn()
+    components: dict[int, Any] = {task: each.component for task, each in instances.runners.items()}
+    spout = components.pop(instances.spoutTask)
     counted: Counter[str] = Counter()
     for bolt in components.values():
         counted.update(bolt.counts)
     truth = Counter(VOCABULARY[number % 1_000] for number in range(1, spout.number + 1))
     if counted != truth:
         raise RuntimeError(f"{counted.total()} tuples were counted of {truth.total()}")
-    pair.runners[pair.spoutTask].setActive(False)
-    pair.runners[pair.spoutTask].turn()
-    if spout.isTracked and (pair.trees or spout.ackedCount != spout.number):
+    instances.runners[instances.spoutTask].setActive(False)
+    instances.runners[instances.spoutTask].turn()
+    isOpen = bool(instances.trees[instances.spoutTask])
+    if spout.isTracked and (isOpen or spout.ackedCount != spout.number):
         raise RuntimeError(f"{spout.ackedCount} acknowledged of {spout.number}")
-    spent = {kind: each * 1e6 / truth.total() for kind, each in pair.spent.items()}
+    spent = {kind: each * 1e6 / truth.total() for kind, each in instances.spent.items()}
     return InstanceFigures(spent["spout"], spent["bolts"])

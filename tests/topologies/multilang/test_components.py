@@ -19,7 +19,7 @@ from pylogbroker.topologies.instance.runners import BoltRunner
 from pylogbroker.topologies.multilang import ShellBolt, ShellSpout, components
 from pylogbroker.topologies.multilang.definitions import loadAnyTopologies
 from pylogbroker.topologies.topology import StreamId, Topology, TopologyBuilder
-from tests.topologies.multilang.instances import Instances, withSink
+from tests.topologies.instance.instances import Instances, withSink
 from tests.topologies.multilang.test_definitions import quickstart
 
 PROJECT = Path(__file__).parent / "project"

@@ -20,8 +20,8 @@ from pylogbroker.topologies.multilang.definitions import (
     loadAnyTopologies,
 )
 from pylogbroker.topologies.topology import StreamId, Topology
+from tests.topologies.instance.instances import Instances, withSink
 from tests.topologies.multilang.heronenvironment import heronPython
-from tests.topologies.multilang.instances import Instances, withSink
 
 PROJECT = Path(__file__).parent / "heronproject"
 

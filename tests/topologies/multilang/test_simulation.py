@@ -9,9 +9,10 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.testing.topologysimulator import TopologySimulator
-from pylogbroker.topologies.api import Bolt, Grouping, StreamTuple
+from pylogbroker.topologies.api import Bolt, StreamTuple
 from pylogbroker.topologies.multilang.definitions import loadAnyTopologies
-from pylogbroker.topologies.topology import ComponentSpec, Resources, StreamId
+from pylogbroker.topologies.topology import StreamId
+from tests.topologies.instance.instances import withSink
 
 PROJECT = Path(__file__).parent / "project"
 
@@ -38,9 +39,7 @@ class SimulationTests(SynchronousTestCase):
         topology = loadAnyTopologies(str(path))["flaky"].withConfig(
             {"topology.message.timeout.secs": 5}
         )
-        inputs = {StreamId("flaky"): Grouping.GLOBAL}
-        sink = ComponentSpec("kept", False, Kept, 1, {}, {}, inputs, Resources())
-        topology = topology._replace(components={**topology.components, "kept": sink})
+        topology = withSink(topology, StreamId("flaky"), kind=Kept)
         simulator = TopologySimulator(topology, 2, seed=4)
         self.addCleanup(simulator.close)
         simulator.advance(2)
@@ -50,7 +49,7 @@ class SimulationTests(SynchronousTestCase):
             if (each.component, each.index) == ("flaky", 1)
         )
         simulator.instances[task].kill()
-        (kept,) = simulator.components("kept")
+        (kept,) = simulator.components("sink")
         for _ in range(60):
             if len(set(kept.values)) < 1000:
                 simulator.advance(1)

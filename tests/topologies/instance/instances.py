@@ -44,10 +44,10 @@ class Sink(Bolt):
         """Nothing more."""
 
 
-def withSink(topology: Topology, *streams: StreamId) -> Topology:
+def withSink(topology: Topology, *streams: StreamId, kind: type[Bolt] = Sink) -> Topology:
     """A topology with a bolt more, which gets some streams: what has no receiver is not sent."""
     inputs = dict.fromkeys(streams, Grouping.SHUFFLE)
-    sink = ComponentSpec("sink", False, Sink, 1, {}, {}, inputs, Resources())
+    sink = ComponentSpec("sink", False, kind, 1, {}, {}, inputs, Resources())
     return topology._replace(components={**topology.components, "sink": sink})
 
 
@@ -58,6 +58,7 @@ class Instances:
     @ivar emitted: the values that each component emitted on each stream to each task.
     @ivar acked: how many trees of each spout's task were completed.
     @ivar failed: how many have failed.
+    @ivar trees: the acker of each spout's task.
     """
 
     def __init__(self, topology: Topology, isThreaded: bool) -> None:
@@ -65,7 +66,7 @@ class Instances:
         self.emitted: dict[tuple[str, str, int], list[list[Any]]] = defaultdict(list)
         self.acked: dict[int, int] = defaultdict(int)
         self.failed: dict[int, int] = defaultdict(int)
-        self._trees: dict[int, AckTrees] = defaultdict(AckTrees)
+        self.trees: dict[int, AckTrees] = defaultdict(AckTrees)
         self._sent: list[EncodedEntry] = []
         self._number = 0
         self._woken = Event()
@@ -115,7 +116,7 @@ class Instances:
         while not isDone():
             self._woken.clear()
             waits = [runner.turn(100) for runner in self.runners.values()]
-            if not self._carry():
+            if not self.carry():
                 self._woken.wait(min((each for each in waits if each is not None), default=0.5))
 
     def close(self) -> None:
@@ -124,14 +125,19 @@ class Instances:
             runner.close()
             runner.turn()
 
-    def _carry(self) -> bool:
+    def carry(self) -> bool:
+        """
+        Bring what the instances have sent to its receivers.
+
+        @return: whether there was anything.
+        """
         sent, self._sent = self._sent, []
         arrived: dict[int, list[BatchEntry]] = defaultdict(list)
         for entry in decodeBatch(encodeBatch(1, [each.data for each in sent])[4:]):
             kind, task, amount, data = entry
-            trees = self._trees[task]
+            trees = self.trees[task]
             if kind == TUPLES:
-                self._record(entry)
+                self.record(entry)
                 arrived[task].append(BatchEntry(kind, task, amount, bytes(data)))
             elif kind == ROOTS:
                 trees.announce(decodeNumbers(data))
@@ -147,7 +153,8 @@ class Instances:
             self.runners[task].take(self._number, entries)
         return bool(sent)
 
-    def _record(self, entry: BatchEntry) -> None:
+    def record(self, entry: BatchEntry) -> None:
+        """Keep what a component emits."""
         source, stream, tuples = msgspec.msgpack.decode(entry.data)
         self.emitted[self._components[source], stream, entry.task] += (
             [values for _roots, values in tuples] if self._isTracked else tuples
