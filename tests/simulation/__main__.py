@@ -27,10 +27,10 @@ from typing import TextIO
 from pylogbroker import __version__
 from tests.simulation.coordinators.migration import groupWorld
 from tests.simulation.coordinators.transactions import TransactionWorld
-from tests.simulation.coordinators.world import CoordinatorOutcome, simulateCoordinator
+from tests.simulation.seeds import SeedOutcome, simulateSeed
 from tests.simulation.simulation import Outcome, simulate
 
-AnyOutcome = Outcome | CoordinatorOutcome
+AnyOutcome = Outcome | SeedOutcome
 Simulate = Callable[[int], AnyOutcome]
 
 CHUNK_COUNT = 50
@@ -200,7 +200,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     simulateOne: Simulate = partial(simulate, isGroupDeleted=options.isGroupDeleted)
     if options.world is not None:
-        simulateOne = partial(simulateCoordinator, options.world, isTraced=options.seed is not None)
+        simulateOne = partial(simulateSeed, options.world, isTraced=options.seed is not None)
     if options.seed is not None:
         return one(options.seed, sys.stdout, simulateOne)
     return many(options.seeds, options.jobs, sys.stdout, simulateOne)

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TextIO
 
 from tests.simulation.__main__ import many, one, seedRange
-from tests.simulation.coordinators.world import SimulatedWorld, simulateCoordinator
-from tests.simulation.replication.planted import Plant
+from tests.simulation.seeds import Plant, SimulatedWorld, simulateSeed
 
 
 def findPlanted(
@@ -26,7 +25,7 @@ def findPlanted(
     """
     for seed in range(seedCount):
         with plant.planted():
-            outcome = simulateCoordinator(make, seed)
+            outcome = simulateSeed(make, seed)
         if any(plant.fault in fault for fault in outcome.faults):
             return seed
     return None
@@ -72,7 +71,7 @@ def runSeeds(
     if options.planted is not None:
         return searchAll(make, plants, options.planted, sys.stdout)
     isTraced = options.seed is not None
-    simulateOne = partial(simulateCoordinator, make, isTraced=isTraced)
+    simulateOne = partial(simulateSeed, make, isTraced=isTraced)
     if isTraced:
         return one(options.seed, sys.stdout, simulateOne)
     return many(options.seeds, options.jobs, sys.stdout, simulateOne)

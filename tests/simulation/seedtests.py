@@ -14,8 +14,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.simulation.coordinators.world import SimulatedWorld, simulateCoordinator
-from tests.simulation.replication.planted import Plant
+from tests.simulation.seeds import Plant, SimulatedWorld, simulateSeed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -59,7 +58,7 @@ def _seedTest(
             sys.settrace(None)
         try:
             for seed in seeds:
-                outcome = simulateCoordinator(make, seed)
+                outcome = simulateSeed(make, seed)
                 figures.update(outcome.figures)
                 if outcome.faults:
                     story = "\n".join([*outcome.steps, *outcome.faults])
@@ -92,7 +91,7 @@ def _plantTest(
 ) -> Callable[[SynchronousTestCase], None]:
     def test(self: SynchronousTestCase) -> None:
         with plant.planted():
-            outcome = simulateCoordinator(make, plant.seed, isTraced=True)
+            outcome = simulateSeed(make, plant.seed, isTraced=True)
         found = [fault for fault in outcome.faults if plant.fault in fault]
         self.assertEqual(len(found), 1, f"{name}: {outcome.faults}")
 

@@ -63,8 +63,8 @@ class ClusterItselfTests(SynchronousTestCase):
         """A seed does the same in every process, however Python's own hashes fall."""
         program = (
             "from tests.simulation.cluster.world import ClusterWorld\n"
-            "from tests.simulation.coordinators.world import simulateCoordinator\n"
-            "print([simulateCoordinator(ClusterWorld, seed).fingerprint"
+            "from tests.simulation.seeds import simulateSeed\n"
+            "print([simulateSeed(ClusterWorld, seed).fingerprint"
             f" for seed in range({REPEAT_COUNT})])"
         )
         outputs = outputsByHashes(program)

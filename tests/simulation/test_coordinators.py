@@ -36,7 +36,8 @@ from tests.simulation.coordinators.consumermember import ModernConsumer
 from tests.simulation.coordinators.groups import GroupWorld
 from tests.simulation.coordinators.migration import MigrationWorld, groupWorld
 from tests.simulation.coordinators.transactions import TransactionWorld
-from tests.simulation.coordinators.world import CoordinatorWorld, simulateCoordinator
+from tests.simulation.coordinators.world import CoordinatorWorld
+from tests.simulation.seeds import simulateSeed
 from tests.simulation.seedtests import addSeedTests, outputsByHashes
 
 SEED_COUNT = 2_000
@@ -91,9 +92,9 @@ class GroupSeedTests(SynchronousTestCase):
     def test_found(self) -> None:
         """Seeds that found a mistake hold."""
         for seed in FOUND_SEEDS:
-            self.assertEqual(simulateCoordinator(GroupWorld, seed).faults, [])
+            self.assertEqual(simulateSeed(GroupWorld, seed).faults, [])
         for seed in FOUND_MIGRATION_SEEDS:
-            self.assertEqual(simulateCoordinator(MigrationWorld, seed).faults, [])
+            self.assertEqual(simulateSeed(MigrationWorld, seed).faults, [])
 
 
 class TransactionSeedTests(SynchronousTestCase):
@@ -126,7 +127,7 @@ class PlantedCase(SynchronousTestCase):
         """Some seed shows what is wrong, for the right reason."""
         make = make or type(self).makeWorld
         for seed in seeds:
-            if any(text in fault for fault in simulateCoordinator(make, seed).faults):
+            if any(text in fault for fault in simulateSeed(make, seed).faults):
                 return
         self.fail(f"nobody noticed within {PLANTED_SEED_COUNT_MAX} seeds")
 
@@ -556,9 +557,9 @@ class ReproducibleTests(SynchronousTestCase):
         """A seed does the same in every process, however Python's own hashes fall."""
         program = (
             "from tests.simulation.coordinators.groups import GroupWorld\n"
-            "from tests.simulation.coordinators.world import simulateCoordinator\n"
+            "from tests.simulation.seeds import simulateSeed\n"
             f"for seed in range({REPEAT_COUNT}):"
-            " print(simulateCoordinator(GroupWorld, seed).fingerprint)"
+            " print(simulateSeed(GroupWorld, seed).fingerprint)"
         )
         outputs = set(outputsByHashes(program))
         self.assertEqual(len(outputs), 1)

@@ -96,8 +96,8 @@ class ReplicationItselfTests(SynchronousTestCase):
         """A seed does the same in every process, however Python's own hashes fall."""
         program = (
             "from tests.simulation.replication.world import ReplicationWorld\n"
-            "from tests.simulation.coordinators.world import simulateCoordinator\n"
-            f"print([simulateCoordinator(ReplicationWorld, seed).fingerprint"
+            "from tests.simulation.seeds import simulateSeed\n"
+            f"print([simulateSeed(ReplicationWorld, seed).fingerprint"
             f" for seed in range({REPEAT_COUNT})])"
         )
         outputs = outputsByHashes(program)

@@ -58,8 +58,8 @@ class TasksItselfTests(SynchronousTestCase):
         """A seed does the same in every process, however Python's own hashes fall."""
         program = (
             "from tests.simulation.tasks.world import TasksWorld\n"
-            "from tests.simulation.coordinators.world import simulateCoordinator\n"
-            "print([simulateCoordinator(TasksWorld, seed).fingerprint"
+            "from tests.simulation.seeds import simulateSeed\n"
+            "print([simulateSeed(TasksWorld, seed).fingerprint"
             f" for seed in range({REPEAT_COUNT})])"
         )
         outputs = outputsByHashes(program)

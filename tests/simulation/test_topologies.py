@@ -59,8 +59,8 @@ class TopologiesItselfTests(SynchronousTestCase):
         """A seed does the same in every process, however Python's own hashes fall."""
         program = (
             "from tests.simulation.topologies.world import TopologiesWorld\n"
-            "from tests.simulation.coordinators.world import simulateCoordinator\n"
-            "print([simulateCoordinator(TopologiesWorld, seed).fingerprint"
+            "from tests.simulation.seeds import simulateSeed\n"
+            "print([simulateSeed(TopologiesWorld, seed).fingerprint"
             f" for seed in range({REPEAT_COUNT})])"
         )
         outputs = outputsByHashes(program)

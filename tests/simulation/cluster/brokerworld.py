@@ -22,7 +22,7 @@ from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.testing.simulatednetwork import Network, Process, Scheduler
 from tests.simulation.cluster.brokers import PORT, SimulatedBroker, hostOf
 from tests.simulation.cluster.zookeeper import SimulatedZookeeper
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 
 LOOK_SECONDS = 0.25
 TRACE_COUNT_MAX = 6_000

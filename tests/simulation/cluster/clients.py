@@ -28,7 +28,7 @@ from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
 from pylogbroker.testing.simulatednetwork import Process
 from pylogbroker.types import TopicPartition
 from tests.simulation.cluster.ledger import Ledger, Outcome
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 
 LOGS, COPIES = "logs", "copies"
 READERS, COPIERS = "readers", "copiers"

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from pylogbroker.records.recordbatch import Headers, iterateRecords, readHeader
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 
 Place = tuple[str, int]
 """Topic and partition."""

@@ -27,7 +27,7 @@ from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.partitionlog import MarkKind
 from pylogbroker.types import LogPosition, TopicPartition
 from tests.simulation.replication import planted as machines
-from tests.simulation.replication.planted import Plant
+from tests.simulation.seeds import Plant
 
 _body = ReplicaFetcher._body
 _initManager = ReplicaManager.__init__

@@ -68,7 +68,7 @@ from tests.simulation.cluster.clients import (
     SimulatedReader,
 )
 from tests.simulation.cluster.ledger import Ledger, LogRecord, Place, recordsOf
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 
 PARTITION_COUNT = 2
 FAULT_SECONDS = (1.5, 3.0, 5.0)

@@ -24,7 +24,8 @@ from pylogbroker.coordinator.groupmessages import (
     OffsetFetchGroupAnswer,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from tests.simulation.coordinators.world import BrokenPromiseError, SimulatedClient
+from tests.simulation.coordinators.world import SimulatedClient
+from tests.simulation.seeds import BrokenPromiseError
 
 if TYPE_CHECKING:
     from tests.simulation.coordinators.groups import GroupWorld

@@ -70,7 +70,8 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from tests.simulation.coordinators.classicmember import GROUP, TOPIC, ClassicConsumer
 from tests.simulation.coordinators.consumermember import AWAY_EPOCH, ModernConsumer, Place
 from tests.simulation.coordinators.ownership import ArrivedHeartbeat, Ownership
-from tests.simulation.coordinators.world import BrokenPromiseError, CoordinatorWorld
+from tests.simulation.coordinators.world import CoordinatorWorld
+from tests.simulation.seeds import BrokenPromiseError
 
 MEMBER_COUNT_MAX = 5
 PARTITION_COUNT_MAX = 8

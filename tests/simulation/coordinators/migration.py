@@ -40,7 +40,7 @@ from tests.simulation.coordinators.classicmember import GROUP, TOPIC, ClassicCon
 from tests.simulation.coordinators.consumermember import ModernConsumer, Place
 from tests.simulation.coordinators.groups import TOPIC_IDS, GroupWorld
 from tests.simulation.coordinators.ownership import SeenMember
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 
 _INT16 = Struct(">h")
 _OWNED_VERSION = 1

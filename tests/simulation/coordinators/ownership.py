@@ -18,7 +18,7 @@ from pylogbroker.coordinator.groupmessages import (
     JoinGroup,
 )
 from tests.simulation.coordinators.consumermember import Place
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 
 
 class SeenMember:

@@ -62,11 +62,8 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.storage.kafka.producerstate import EPOCH_MAX
 from pylogbroker.types import TopicPartition
 from tests.simulation.coordinators.producedpartition import ProducedPartition, ProducedRecord
-from tests.simulation.coordinators.world import (
-    BrokenPromiseError,
-    CoordinatorWorld,
-    SimulatedClient,
-)
+from tests.simulation.coordinators.world import CoordinatorWorld, SimulatedClient
+from tests.simulation.seeds import BrokenPromiseError
 
 TOPIC, GROUP = "t", "g"
 OFFSETS = TopicPartition("__consumer_offsets", 0)

@@ -14,23 +14,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 from zlib import crc32
 
 from pylogbroker.coordinator.effects import Appended, Record
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from tests.simulation.coordinators.log import CoordinatorLog
+from tests.simulation.seeds import TRACE_COUNT_MAX, BrokenPromiseError
 
 STEP_COUNT = 1_000
 CALM_STEP_COUNT_MAX = 3_000
 CALM_STEP_MS = 200
-TRACE_COUNT_MAX = 4_000
-"""Lines of a trace that are kept, the last ones."""
 REFUSALS = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.MESSAGE_TOO_LARGE)
-
-
-class BrokenPromiseError(Exception):
-    """Something does not hold."""
 
 
 class SimulatedClient:
@@ -347,49 +342,3 @@ class CoordinatorWorld(ABC):
             self.nowMs = max(self.nowMs, dueMs)
             self.coordinator.advance()
         self.nowMs = endMs
-
-
-class SimulatedWorld(Protocol):
-    """What a seed is run in: L{CoordinatorWorld}, or that of replication."""
-
-    trace: list[str]
-    counts: Counter[str]
-    fingerprint: int
-
-    def run(self) -> None: ...
-
-
-class CoordinatorOutcome(NamedTuple):
-    """
-    What became of a seed.
-
-    @ivar faults: what did not hold.
-    @ivar steps: the trace, of a seed that failed or that is to be traced.
-    @ivar figures: how often what.
-    @ivar fingerprint: of all answers.
-    """
-
-    seed: int
-    faults: list[str]
-    steps: list[str]
-    figures: Counter[str]
-    fingerprint: int
-
-
-def simulateCoordinator(
-    make: Callable[[int, bool], SimulatedWorld], seed: int, isTraced: bool = False
-) -> CoordinatorOutcome:
-    """
-    Run a seed; one that fails is run again for its trace.
-
-    @param make: a world, of the seed and of whether it is traced.
-    """
-    world = make(seed, isTraced)
-    try:
-        world.run()
-    except Exception as error:
-        if not isTraced:
-            return simulateCoordinator(make, seed, True)
-        fault = f"{type(error).__name__}: {error}"
-        return CoordinatorOutcome(seed, [fault], world.trace, world.counts, world.fingerprint)
-    return CoordinatorOutcome(seed, [], world.trace, world.counts, world.fingerprint)

@@ -6,10 +6,8 @@ made here first, and found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from collections.abc import Sequence
+from typing import Any
 
 from pylogbroker.cluster.metadataimage import (
     MetadataImage,
@@ -27,31 +25,7 @@ from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs, Truncatio
 from tests.simulation.replication.brokers import SimulatedBroker
 from tests.simulation.replication.metadatalog import MetadataLog
 from tests.simulation.replication.modellog import ModelLog
-
-
-class Plant(NamedTuple):
-    """
-    A mistake.
-
-    @ivar origin: who made it, or which proposal is against it.
-    @ivar fault: a part of what the simulation says.
-    @ivar patches: what is replaced: an object, the name of its attribute, the mistaken one.
-    @ivar seed: of the first run that finds it.
-    """
-
-    origin: str
-    fault: str
-    seed: int
-    patches: Sequence[tuple[Any, str, Any]]
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """While this lasts, the mistake is made."""
-        with ExitStack() as stack:
-            for where, name, what in self.patches:
-                stack.enter_context(patch.object(where, name, what))
-            yield
-
+from tests.simulation.seeds import Plant
 
 _leaderChanged = FollowerReplica.leaderChanged
 _answered = FollowerReplica.answered

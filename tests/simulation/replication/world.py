@@ -42,7 +42,6 @@ from pylogbroker.replication.elections import newPartition
 from pylogbroker.replication.follower import Truncate
 from pylogbroker.replication.replica import ReplicaSettings
 from pylogbroker.replication.replicafetch import ReplicaFetch, ReplicaFetchAnswer
-from tests.simulation.coordinators.world import TRACE_COUNT_MAX, BrokenPromiseError
 from tests.simulation.replication.brokers import (
     SESSION_TIMEOUT_MS,
     SimulatedBroker,
@@ -50,6 +49,7 @@ from tests.simulation.replication.brokers import (
 )
 from tests.simulation.replication.metadatalog import MetadataLog
 from tests.simulation.replication.modellog import ModelLog, ModelRecord
+from tests.simulation.seeds import TRACE_COUNT_MAX, BrokenPromiseError
 
 BROKER_COUNT = 4
 PRODUCER_COUNT = 6

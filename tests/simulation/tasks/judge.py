@@ -21,7 +21,7 @@ from typing import Any
 from pylogbroker.tasks.job import DEAD_LETTER
 from pylogbroker.tasks.taskinstance import OFFSET_HEADER, PARTITION_HEADER, TOPIC_HEADER
 from tests.simulation.cluster.ledger import LogRecord
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 from tests.simulation.tasks.plans import COUNTS, ORIGIN, SUMS, Plan, truthOf
 from tests.simulation.tasks.streamplans import StreamPlan
 

@@ -24,7 +24,7 @@ from pylogbroker.tasks.state.keyvaluestore import KeyValueStore
 from pylogbroker.tasks.streams import HoppingWindow, JoinWindow, aggregations, plantask
 from pylogbroker.tasks.streams.aggregations import _Windows
 from pylogbroker.types import ConsumerGroupMetadata, TopicPartition
-from tests.simulation.replication.planted import Plant
+from tests.simulation.seeds import Plant
 
 _sendChanges = OutputCommitter._sendChanges
 _markOf = OutputCommitter._markOf

@@ -43,7 +43,7 @@ from tests.simulation.cluster.brokerworld import (
     BrokerWorld,
 )
 from tests.simulation.cluster.ledger import LogRecord, committedOf, recordsOf
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 from tests.simulation.tasks.containers import Machine, SimulatedContainer, SimulatedWriter
 from tests.simulation.tasks.judge import JobJudge, Judge, Read
 from tests.simulation.tasks.plans import (

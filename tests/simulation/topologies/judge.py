@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import BrokenPromiseError
 
 PENDING, ACKED, FAILED = "pending", "acknowledged", "failed"
 

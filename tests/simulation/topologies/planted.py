@@ -17,7 +17,7 @@ from pylogbroker.topologies.messages import Hello, Welcome
 from pylogbroker.topologies.plan import PhysicalPlan
 from pylogbroker.topologies.streammanager.ends import BatchSource, InstanceEnd, _Sender
 from pylogbroker.topologies.streammanager.manager import StreamManager
-from tests.simulation.replication.planted import Plant
+from tests.simulation.seeds import Plant
 
 _begin = LinkSender.begin
 _gathered = LinkSender._gathered

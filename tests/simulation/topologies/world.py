@@ -25,7 +25,7 @@ from pylogbroker.topologies.connection import TopologyConnection
 from pylogbroker.topologies.messages import BATCH
 from pylogbroker.topologies.streammanager.settings import StreamManagerSettings
 from pylogbroker.topologies.topology import Topology, TopologyBuilder
-from tests.simulation.coordinators.world import BrokenPromiseError
+from tests.simulation.seeds import TRACE_COUNT_MAX, BrokenPromiseError
 from tests.simulation.topologies.components import (
     JudgedSpout,
     LastBolt,
@@ -42,7 +42,6 @@ REST_SECONDS = 1.0
 PAUSE_SECONDS = (0.1, 0.5, 1.0, 3.0)
 RESTART_SECONDS = (0.05, 0.2, 1.0)
 SERVICE_SECONDS = (0.0001, 0.001, 0.005)
-TRACE_COUNT_MAX = 4_000
 MUST_BE_NONE = ("waitingBatches", "unsentSize", "unconfirmedSize", "pending")
 """Of an instance that is at rest."""
 
