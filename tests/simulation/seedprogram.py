@@ -48,6 +48,19 @@ def searchAll(
     return 1 if missing else 0
 
 
+def seedParser(room: str, subject: str) -> argparse.ArgumentParser:
+    """
+    A parser for L{runSeeds}.
+
+    @param room: the folder of the simulation.
+    @param subject: what it simulates.
+    """
+    return argparse.ArgumentParser(
+        prog=f"python -m tests.simulation.{room}",
+        description=f"Simulate {subject}, and see whether all holds that must.",
+    )
+
+
 def runSeeds(
     parser: argparse.ArgumentParser,
     choose: Callable[[argparse.Namespace], Callable[[int, bool], SimulatedWorld]],
@@ -57,7 +70,7 @@ def runSeeds(
     Do what the command line says, with the options that these programs share; returns the exit
     status.
 
-    @param parser: has the program's own options.
+    @param parser: a L{seedParser}, with the program's own options.
     @param choose: the world for these options.
     """
     which = parser.add_mutually_exclusive_group(required=True)

@@ -1,6 +1,6 @@
 """
-Tests of the simulations of coordinators and of replicas: methods that run seeds of a world, and a
-program that is run with different hashes.
+Tests of simulated worlds: methods that run seeds of a world, or a seed with a planted mistake, and
+programs that are run with different hashes.
 """
 
 from __future__ import annotations
@@ -97,6 +97,24 @@ def _plantTest(
 
     test.__doc__ = f"{plant.origin}: {name}."
     return test
+
+
+def checkRepeated(case: SynchronousTestCase, make: type[SimulatedWorld], seedCount: int) -> None:
+    """
+    Have a test case check that seeds do the same in two processes with different
+    C{PYTHONHASHSEED}.
+
+    @param make: the class of the worlds.
+    @param seedCount: from seed 0 on.
+    """
+    program = (
+        f"from {make.__module__} import {make.__name__}\n"
+        "from tests.simulation.seeds import simulateSeed\n"
+        f"print([simulateSeed({make.__name__}, seed).fingerprint for seed in range({seedCount})])"
+    )
+    outputs = outputsByHashes(program)
+    case.assertEqual(outputs[0], outputs[1])
+    case.assertEqual(outputs[0].count(","), seedCount - 1)
 
 
 def outputsByHashes(program: str) -> list[str]:

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.cluster.planted import PLANTS
 from tests.simulation.cluster.world import FAULTS, ClusterWorld
-from tests.simulation.seedtests import addPlantTests, addSeedTests, outputsByHashes
+from tests.simulation.seedtests import addPlantTests, addSeedTests, checkRepeated
 
 SEED_COUNT = 1_000
 EACH_COUNT = 100
@@ -61,12 +61,4 @@ class ClusterItselfTests(SynchronousTestCase):
 
     def test_reproducible(self) -> None:
         """A seed does the same in every process, however Python's own hashes fall."""
-        program = (
-            "from tests.simulation.cluster.world import ClusterWorld\n"
-            "from tests.simulation.seeds import simulateSeed\n"
-            "print([simulateSeed(ClusterWorld, seed).fingerprint"
-            f" for seed in range({REPEAT_COUNT})])"
-        )
-        outputs = outputsByHashes(program)
-        self.assertEqual(outputs[0], outputs[1])
-        self.assertEqual(outputs[0].count(","), REPEAT_COUNT - 1)
+        checkRepeated(self, ClusterWorld, REPEAT_COUNT)

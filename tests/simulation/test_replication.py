@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.simulation.replication.planted import PLANTS
 from tests.simulation.replication.storedlog import StoredWorld
 from tests.simulation.replication.world import ReplicationWorld
-from tests.simulation.seedtests import ROOT, addPlantTests, addSeedTests, outputsByHashes
+from tests.simulation.seedtests import ROOT, addPlantTests, addSeedTests, checkRepeated
 
 SEED_COUNT = 300
 EACH_COUNT = 100
@@ -94,15 +94,7 @@ class ReplicationItselfTests(SynchronousTestCase):
 
     def test_reproducible(self) -> None:
         """A seed does the same in every process, however Python's own hashes fall."""
-        program = (
-            "from tests.simulation.replication.world import ReplicationWorld\n"
-            "from tests.simulation.seeds import simulateSeed\n"
-            f"print([simulateSeed(ReplicationWorld, seed).fingerprint"
-            f" for seed in range({REPEAT_COUNT})])"
-        )
-        outputs = outputsByHashes(program)
-        self.assertEqual(outputs[0], outputs[1])
-        self.assertEqual(outputs[0].count(","), REPEAT_COUNT - 1)
+        checkRepeated(self, ReplicationWorld, REPEAT_COUNT)
 
     def test_command(self) -> None:
         """C{--seeds A-B} runs all of them, and says what they were made of."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.simulation.seedtests import addPlantTests, addSeedTests, outputsByHashes
+from tests.simulation.seedtests import addPlantTests, addSeedTests, checkRepeated
 from tests.simulation.tasks.planted import PLANTS
 from tests.simulation.tasks.streamplans import KINDS
 from tests.simulation.tasks.world import TasksWorld
@@ -56,12 +56,4 @@ class TasksItselfTests(SynchronousTestCase):
 
     def test_reproducible(self) -> None:
         """A seed does the same in every process, however Python's own hashes fall."""
-        program = (
-            "from tests.simulation.tasks.world import TasksWorld\n"
-            "from tests.simulation.seeds import simulateSeed\n"
-            "print([simulateSeed(TasksWorld, seed).fingerprint"
-            f" for seed in range({REPEAT_COUNT})])"
-        )
-        outputs = outputsByHashes(program)
-        self.assertEqual(outputs[0], outputs[1])
-        self.assertEqual(outputs[0].count(","), REPEAT_COUNT - 1)
+        checkRepeated(self, TasksWorld, REPEAT_COUNT)

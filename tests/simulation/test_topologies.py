@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.simulation.seedtests import addPlantTests, addSeedTests, outputsByHashes
+from tests.simulation.seedtests import addPlantTests, addSeedTests, checkRepeated
 from tests.simulation.topologies.planted import PLANTS
 from tests.simulation.topologies.world import TopologiesWorld
 
@@ -57,12 +57,4 @@ class TopologiesItselfTests(SynchronousTestCase):
 
     def test_reproducible(self) -> None:
         """A seed does the same in every process, however Python's own hashes fall."""
-        program = (
-            "from tests.simulation.topologies.world import TopologiesWorld\n"
-            "from tests.simulation.seeds import simulateSeed\n"
-            "print([simulateSeed(TopologiesWorld, seed).fingerprint"
-            f" for seed in range({REPEAT_COUNT})])"
-        )
-        outputs = outputsByHashes(program)
-        self.assertEqual(outputs[0], outputs[1])
-        self.assertEqual(outputs[0].count(","), REPEAT_COUNT - 1)
+        checkRepeated(self, TopologiesWorld, REPEAT_COUNT)

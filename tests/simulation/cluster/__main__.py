@@ -10,20 +10,14 @@ The exit status is 0 if all that must hold held, or if each planted fault was fo
 
 from __future__ import annotations
 
-import argparse
-
 from tests.simulation.cluster.planted import PLANTS
 from tests.simulation.cluster.world import ClusterWorld
-from tests.simulation.seedprogram import runSeeds
+from tests.simulation.seedprogram import runSeeds, seedParser
 
 
 def main() -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.simulation.cluster",
-        description="Simulate a whole cluster, and see whether all holds that must.",
-    )
-    return runSeeds(parser, lambda _options: ClusterWorld, PLANTS)
+    return runSeeds(seedParser("cluster", "a whole cluster"), lambda _options: ClusterWorld, PLANTS)
 
 
 if __name__ == "__main__":

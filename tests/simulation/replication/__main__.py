@@ -11,20 +11,15 @@ The exit status is 0 if all that must hold held, or if each planted fault was fo
 
 from __future__ import annotations
 
-import argparse
-
 from tests.simulation.replication.planted import PLANTS
 from tests.simulation.replication.storedlog import StoredWorld
 from tests.simulation.replication.world import ReplicationWorld
-from tests.simulation.seedprogram import runSeeds
+from tests.simulation.seedprogram import runSeeds, seedParser
 
 
 def main() -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.simulation.replication",
-        description="Simulate a replicated partition, and see whether all holds that must.",
-    )
+    parser = seedParser("replication", "a replicated partition")
     parser.add_argument("--stored", action="store_true", help="logs on files that forget")
     return runSeeds(
         parser, lambda options: StoredWorld if options.stored else ReplicationWorld, PLANTS

@@ -10,20 +10,14 @@ The exit status is 0 if all that must hold held, or if each planted fault was fo
 
 from __future__ import annotations
 
-import argparse
-
-from tests.simulation.seedprogram import runSeeds
+from tests.simulation.seedprogram import runSeeds, seedParser
 from tests.simulation.tasks.planted import PLANTS
 from tests.simulation.tasks.world import TasksWorld
 
 
 def main() -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.simulation.tasks",
-        description="Simulate jobs, and see whether all holds that must.",
-    )
-    return runSeeds(parser, lambda _options: TasksWorld, PLANTS)
+    return runSeeds(seedParser("tasks", "jobs"), lambda _options: TasksWorld, PLANTS)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,16 @@ The exit status is 0 if all that must hold held, or if each planted fault was fo
 
 from __future__ import annotations
 
-import argparse
-
-from tests.simulation.seedprogram import runSeeds
+from tests.simulation.seedprogram import runSeeds, seedParser
 from tests.simulation.topologies.planted import PLANTS
 from tests.simulation.topologies.world import TopologiesWorld
 
 
 def main() -> int:
     """Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.simulation.topologies",
-        description="Simulate topologies, and see whether all holds that must.",
+    return runSeeds(
+        seedParser("topologies", "topologies"), lambda _options: TopologiesWorld, PLANTS
     )
-    return runSeeds(parser, lambda _options: TopologiesWorld, PLANTS)
 
 
 if __name__ == "__main__":
