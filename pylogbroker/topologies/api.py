@@ -14,13 +14,13 @@ A L{Spout} emits tuples, a L{Bolt} gets them and may emit more::
 
 What must be true:
 
-  - Each instance of a component is an object of its own, in a process of its own, and its methods
-  are called one at a time, on one thread, which may block. C{emit}, C{ack} and C{fail} are called
-  on that thread, too.
+  - Each instance of a component is an object of its own, in a process of its own. Its methods are
+  called one at a time, on one thread, which may block. C{emit}, C{ack} and C{fail} are called on
+  that thread, too.
   - Tuples from one instance to another one arrive in the order in which they were emitted.
   - Values travel as MessagePack: L{None}, booleans, integers of 64 bits, floats, strings, bytes,
-  dates and times, lists and dicts. A Python tuple or a set arrives as a list, a C{datetime} with a
-  time zone as one in UTC, other dates and times as strings in ISO 8601.
+  dates and times, lists and dicts. A Python tuple or a set arrives as a list. A C{datetime} with a
+  time zone arrives as one in UTC, other dates and times arrive as strings in ISO 8601.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ since they are pure, and other engines need the same answers.
 
 What must be true:
 
-  - Tuples with equal values of the fields of a fields grouping go to one task, whichever process
-  of whichever Python emits them. Values are equal as in Python: 1, 1.0 and True are; a list and a
-  Python tuple are too, since a tuple arrives as a list.
+  - Tuples with equal values of the fields of a fields grouping go to one task: no process and no
+  version of Python makes a difference. Values are equal as in Python: 1, 1.0 and True are; a list
+  and a Python tuple are too, since a tuple arrives as a list.
   - No answer is made anew for each tuple, except a custom grouping's.
 """
 

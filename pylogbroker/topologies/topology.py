@@ -29,8 +29,16 @@ ATMOST_ONCE, ATLEAST_ONCE = RELIABILITY_MODES = ("ATMOST_ONCE", "ATLEAST_ONCE")
 NAME_SIZE_MAX = 180
 """Of a topology, a component or a stream, which have folders, files and nodes of their names."""
 
-KINDS = ("shuffle", "fields", "all", "global", "none", "direct", "local-or-shuffle", "custom")
-"""Of groupings."""
+GROUPING_KINDS = (
+    "shuffle",
+    "fields",
+    "all",
+    "global",
+    "none",
+    "direct",
+    "local-or-shuffle",
+    "custom",
+)
 
 _NAME = re.compile(r"(?!\.\.?$)(?!__)[A-Za-z0-9._-]+")
 
@@ -76,6 +84,7 @@ class ComponentSpec(NamedTuple):
     @ivar config: of this component, over the topology's.
     @ivar outputs: its streams.
     @ivar inputs: of a bolt: the streams that it gets, and how they are grouped.
+    @ivar resources: of each instance.
     """
 
     name: str
@@ -325,8 +334,10 @@ class TopologyBuilder:
 
     def build(self) -> Topology:
         """
-        @raise ConfigurationError: there is no spout, an input is not there, a field of a grouping
-            is not of the stream, a stream is grouped directly and otherwise, a bolt gets nothing,
+        Check the topology as a whole.
+
+        @raise ConfigurationError: there is no spout; an input does not exist; a stream lacks a
+            field of its grouping; a stream is grouped directly and otherwise; a bolt gets nothing;
             or a key of the configuration has a value that it cannot have.
         """
         components = dict(self._components)
@@ -450,7 +461,7 @@ def _checkedInputs(where: str, inputs: Any) -> dict[StreamId, Grouping]:
         stream = StreamId(*parts)
         if stream in checked:
             raise ConfigurationError(f"{where}: its input {'.'.join(stream)} is there twice")
-        if not isinstance(grouping, Grouping) or grouping.kind not in KINDS:
+        if not isinstance(grouping, Grouping) or grouping.kind not in GROUPING_KINDS:
             raise ConfigurationError(
                 f"{where}: {grouping!r} of its input {'.'.join(stream)} is no grouping"
             )

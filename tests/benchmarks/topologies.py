@@ -117,7 +117,7 @@ def routing(batchCount: int, entryCount: int, tupleCount: int, hasTrees: bool) -
 def _frames(
     random: Random, batchCount: int, entryCount: int, tupleCount: int, hasTrees: bool
 ) -> list[tuple[int, bytes]]:
-    """Who sends which frames."""
+    """Frames, each with the task that sends it."""
     frames = []
     numbers = dict.fromkeys(TASKS, 0)
     data = bytes(TUPLE_SIZE * tupleCount)

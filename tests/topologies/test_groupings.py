@@ -78,7 +78,7 @@ class GroupingTests(SynchronousTestCase):
         self.assertEqual([tuple(choose(["a", 1])) for _ in range(3)], [(5,), (7,), (5,)])
 
     def test_oneTask(self) -> None:
-        """One task gets everything, whatever can be a value."""
+        """One task gets everything, values that cannot be grouped by, too."""
         choose = chooserOf(Grouping.fields("word"), contextWith(0, [8]), "default", "count")
         self.assertEqual(tuple(choose([object(), 1])), (8,))
 

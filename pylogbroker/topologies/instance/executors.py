@@ -69,8 +69,8 @@ class ThreadExecutor:
     """
     An L{IExecutor} with a thread, which ends with the process if the author's code blocks it.
 
-    What the thread hands over is counted until the reactor takes it, so that L{RunnerOutput.send}
-    blocks when the output is full, however late the reactor is.
+    What the thread hands over is counted until the reactor takes it. So L{RunnerOutput.send} blocks
+    when the output is full, even if the reactor is late.
     """
 
     def __init__(self, reactor: Any, outputSizeMax: int = DEFAULT_KNOBS.outputSizeMax) -> None:

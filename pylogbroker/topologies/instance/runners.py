@@ -10,9 +10,8 @@ What must be true:
   emitted is handed over at its end. One call of the author's code may take longer.
   - A batch counts as handled when the last of its tuples is: until then it takes up room, which is
   what holds back the sender.
-  - A spout's C{nextTuple} is called only while the topology is active, fewer tuples than
-  C{topology.max.spout.pending} are pending, and the output has room and no back
-  pressure.
+  - A spout's C{nextTuple} is called only while the topology is active and fewer tuples than
+  C{topology.max.spout.pending} are pending. The output must have room, and no back pressure.
   - Each id that a spout has emitted comes back once, by C{ack} or C{fail}: also when the stream
   manager is another one meanwhile, or never answers.
 """
@@ -117,7 +116,7 @@ _Item: TypeAlias = _Batch | Callable[[], object]
 
 class Runner:
     """
-    Of one instance: what runners of spouts and of bolts share.
+    The runner of an instance: what runners of spouts and of bolts share.
 
     All but L{turn} may be called from another thread.
 
@@ -307,7 +306,7 @@ class Runner:
 
 
 class SpoutRunner(Runner):
-    """Of an instance of a spout."""
+    """The runner of an instance of a spout."""
 
     component: Spout
 
@@ -473,7 +472,7 @@ class SpoutRunner(Runner):
 
 
 class BoltRunner(Runner):
-    """Of an instance of a bolt."""
+    """The runner of an instance of a bolt."""
 
     component: Bolt
 

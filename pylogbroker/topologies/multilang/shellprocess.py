@@ -9,8 +9,8 @@ What must be true:
   subprocess has written and the component has not read stays in the pipe, which is its limit.
   - A thread reads standard error, passes it on in whole lines, keeps the end, and says when the
   subprocess has written messages. It never touches a message.
-  - A subprocess that ends, that closes a pipe or that is silent too long is an error that names
-  the component, the command, the exit status and the end of standard error.
+  - A subprocess that ends, that closes a pipe or that is silent too long is an error. The error
+  names the component, the command, the exit status and the end of standard error.
 """
 
 from __future__ import annotations
