@@ -6,7 +6,7 @@ What must be true:
 
   - A tuple is grouped and encoded when it is emitted: what the author does with the values
   afterwards changes nothing, and an error is raised where the author emits.
-  - Tuples for one task are sent in the order in which they were emitted, of whichever streams.
+  - Tuples for one task are sent in the order in which they were emitted, across its streams.
   - Roots, acknowledgements and failures are sent before the tuples that were emitted with them: so
   the acker knows a root before any instance can acknowledge it.
   - A tuple is acknowledged or failed once; what is anchored to it comes before.
@@ -71,8 +71,12 @@ class EncodedEntry(NamedTuple):
     amount: int
 
 
+def _numbersEntry(kind: int, task: int, amount: int, numbers: Sequence[int]) -> EncodedEntry:
+    return EncodedEntry(encodeEntry(kind, task, amount, encodeNumbers(numbers)), amount)
+
+
 class _Output:
-    """A stream of the component: who gets it, and what its tuples have in common."""
+    """A stream of the component: the tasks that get it, and what its tuples have in common."""
 
     __slots__ = ("choose", "count", "directTasks", "fields", "isRead", "name", "prefix", "size")
 
@@ -109,10 +113,13 @@ class _Buffer:
 
 class Collector:
     """
-    Of an instance of a topology at most once; and what the others share.
+    The collector of an instance whose tuples are not tracked (at most once). Those with tracking
+    inherit from it.
 
     @ivar size: bytes that wait to be taken, about.
     @ivar emittedCount: how many tuples were emitted.
+    @ivar ackedCount: how many tuples were acknowledged.
+    @ivar failedCount: how many tuples have failed.
     @ivar untracked: ids of a spout's tuples that need no acker: they are to be acknowledged at
         once.
     """
@@ -307,7 +314,7 @@ class Collector:
 
 class SpoutCollector(Collector):
     """
-    Of a spout of a topology at least once.
+    The collector of an instance of a spout whose tuples are tracked (at least once).
 
     @ivar pending: by root, the ids of tuples that are neither acknowledged nor failed, and when
         they were emitted; the oldest first.
@@ -322,7 +329,8 @@ class SpoutCollector(Collector):
         flushSize: int = FLUSH_SIZE,
     ) -> None:
         """
-        @param randomBits: a number of as many bits, such as C{random.Random().getrandbits}.
+        @param randomBits: from a number of bits to a random number of that size, such as
+            C{random.Random().getrandbits}.
         """
         super().__init__(topology, context, flush, flushSize)
         self.pending: dict[int, tuple[Any, float]] = {}
@@ -367,13 +375,11 @@ class SpoutCollector(Collector):
         if not roots:
             return []
         self._roots = []
-        count = len(roots) // 2
-        data = encodeEntry(ROOTS, self._task, count, encodeNumbers(roots))
-        return [EncodedEntry(data, count)]
+        return [_numbersEntry(ROOTS, self._task, len(roots) // 2, roots)]
 
 
 class BoltCollector(Collector):
-    """Of a bolt of a topology at least once."""
+    """The collector of an instance of a bolt whose tuples are tracked (at least once)."""
 
     def __init__(
         self,
@@ -466,14 +472,9 @@ class BoltCollector(Collector):
             self._flush()
 
     def _control(self) -> list[EncodedEntry]:
-        taken = []
-        for task, numbers in self._acks.items():
-            count = len(numbers) // 2
-            data = encodeEntry(ACKS, task, count, encodeNumbers(numbers))
-            taken.append(EncodedEntry(data, count))
-        for task, numbers in self._fails.items():
-            count = len(numbers)
-            data = encodeEntry(FAILS, task, count, encodeNumbers(numbers))
-            taken.append(EncodedEntry(data, count))
-        self._acks, self._fails = {}, {}
-        return taken
+        acks, self._acks = self._acks, {}
+        fails, self._fails = self._fails, {}
+        return [
+            *(_numbersEntry(ACKS, task, len(pairs) // 2, pairs) for task, pairs in acks.items()),
+            *(_numbersEntry(FAILS, task, len(roots), roots) for task, roots in fails.items()),
+        ]
