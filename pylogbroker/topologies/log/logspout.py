@@ -7,11 +7,11 @@ What must be true:
   before it are acknowledged, or given up as the settings say. What was read behind it is read again
   after the death of the instance.
   - At most once, positions are committed before the records are emitted: none is emitted twice,
-  whatever dies. A position goes back, to the records that were not emitted, only in C{close}.
+  also after a death. A position goes back, to the records that were not emitted, only in C{close}.
   - What is read and not acknowledged is bounded, in records of a partition and in bytes.
   - The instance C{i} of C{n} has the partitions whose number, plus that of the topic in the list of
-  topics, is C{i} modulo C{n}; of the log of 2011 the broker's number is added, too. So a partition
-  stays with its instance, whichever partitions others have.
+  topics, is C{i} modulo C{n}. Of the log of 2011 the broker's number is added, too. So a partition
+  stays with its instance, also when other partitions come.
 
 A record that fails is emitted again, later each time. It keeps its partition's position back: when
 C{max.uncommitted.offsets} records have been read behind it, its partition waits for it. What
@@ -116,11 +116,10 @@ class LogSpout(Spout):
         """
         What is emitted for a record; L{None}: nothing. What this raises ends the instance.
         """
-        where = str(record.partition).removeprefix(record.topic)[1:]
-        partition = int(where) if where.isdigit() else where
+        number = record.partition.partition
         return [
             record.topic,
-            partition,
+            number if isinstance(number, int) else str(number),
             record.offset,
             record.key,
             record.value,
@@ -225,11 +224,9 @@ class LogSpout(Spout):
         self._replayLater(tupleId)
 
     def _replayLater(self, failed: InFlightRecord) -> None:
-        delays = self._delays
-        factor = delays.factor ** min(failed.failureCount - 1, 60)
-        delayMs = min(delays.firstMs * factor, delays.maxMs)
-        delayMs *= 1 - delays.jitter * self._context.random()
-        at = self._context.seconds() + delayMs / 1000
+        if failed.backoff is None:
+            failed.backoff = Backoff(self._context.random, self._delays)
+        at = self._context.seconds() + failed.backoff.failed() / 1000
         heappush(self._replays, (at, next(self._order), failed))
 
     def _done(self, found: InFlightRecord) -> None:
@@ -259,8 +256,12 @@ class LogSpout(Spout):
             kind = KafkaLogWriter if settings.bootstrapServers else Kafka07LogWriter
             context = self._context
             self._deadLetters = kind(settings, context.seconds, context.random)
-        more = {"reason": text, "topic": record.topic, "offset": str(record.offset)}
-        more["partition"] = str(record.partition).removeprefix(record.topic)[1:]
+        more = {
+            "reason": text,
+            "topic": record.topic,
+            "offset": str(record.offset),
+            "partition": str(record.partition.partition),
+        }
         headers = [(_DEAD_LETTER_HEADER + name, each.encode()) for name, each in more.items()]
         topic = settings.deadLetterTopic or f"{record.topic}-dead-letters"
         time = record.timestampMs if record.timestampMs >= 0 else None
@@ -402,10 +403,11 @@ class LogSpout(Spout):
             at = positions[where]
             if bounds.start <= at <= bounds.end:
                 continue
-            kind = self._settings.autoOffsetReset
-            start = bounds.start if at < bounds.start else self._starts([where], kind)[where]
-            if kind.kind == NO_RESET:
-                self._starts([where], kind)
+            reset = self._settings.autoOffsetReset
+            if at < bounds.start and reset.kind != NO_RESET:
+                start = bounds.start
+            else:
+                start = self._starts([where], reset)[where]
             log.error(
                 "%s has no offset %s any more: its log is from %s to %s; it is read from %s",
                 where,

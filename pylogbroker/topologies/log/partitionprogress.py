@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from pylogbroker.retry import Backoff
 from pylogbroker.topologies.log.logclients import LogRecord
 
 
@@ -17,15 +18,17 @@ class InFlightRecord:
     """
     A record that was read and is not done; also the id of its tuple.
 
+    @ivar backoff: of its replays; L{None}: there was none.
     @ivar failureCount: how often it has failed.
     @ivar size: bytes that it counts for.
     """
 
-    __slots__ = ("failureCount", "isDone", "progress", "record", "size")
+    __slots__ = ("backoff", "failureCount", "isDone", "progress", "record", "size")
 
     def __init__(self, record: LogRecord, progress: PartitionProgress) -> None:
         self.record = record
         self.progress = progress
+        self.backoff: Backoff | None = None
         self.failureCount = 0
         self.isDone = False
         self.size = len(record.key or b"") + len(record.value or b"")
