@@ -124,7 +124,7 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
     ),
     (
         "Log bolt",
-        "Of `pylogbroker.topologies.log.LogBolt`, likewise.",
+        ("Of `pylogbroker.topologies.log.LogBolt`, as keys of its component or of the topology."),
         LogBoltSettings,
     ),
     (

@@ -3,10 +3,10 @@ The long form of C{tests.integration.test_topologies}::
 
     python -m tests.long.topologykills --kills 100 --seed 7
 
-kills and stops processes of a topology in three containers, and measures until it goes on: at least
-once, where nothing may be lost, and at most once, where nothing may come twice. It prints each
-kill, and the longest times; the exit status is 0 if all was as promised. C{--memory N} measures the
-memory of the processes of a topology of N instances in place of that.
+kills and stops processes of a topology in three containers, and measures the time until it goes on.
+At least once, nothing may be lost; at most once, nothing may come twice. It prints each kill, and
+the longest times; the exit status is 0 if all was as promised. C{--memory N} measures the memory of
+the processes of a topology of N instances in place of that.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def kills(options: argparse.Namespace, random: Random) -> int:
 
 
 def memory(count: int) -> int:
-    """The memory of each kind of process, of a topology with so many instances of a bolt."""
+    """The memory of each kind of process, of a topology with C{count} instances."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SPLIT_COUNT"] = str(count - 5)
         running = TopologyProcess(

@@ -11,8 +11,8 @@ What must be true:
   was stopped: it is killed, and so started again. Time for which the supervisor itself did not run
   does not count.
   - What a process writes is passed on in whole lines; what cannot be written yet is not read.
-  - A process has ended when it is gone, even when a process that it has started holds its output:
-  what it has written until then is read, and no more. With L{RestartPolicy.endsGroup} those that it
+  - A process has ended when it is gone, even when a process that it has started holds its output.
+  What it has written until then is read, and no more. With L{RestartPolicy.endsGroup} those that it
   has started are killed.
 """
 

@@ -2,8 +2,8 @@
 The local scheduler: an executor for each container of a topology, on this machine. A module of its
 own, since the command and tests run it.
 
-A scheduler submits a topology, starts an executor for each container, 0 among them, starts again
-what dies, and ends all when the topology is killed.
+A scheduler submits a topology, and starts an executor for each container, 0 among them. It starts
+again those that die, and ends all when the topology is killed.
 """
 
 from __future__ import annotations

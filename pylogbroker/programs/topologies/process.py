@@ -8,8 +8,8 @@ What must be true:
   - It writes its log to a file of its own. What it writes before that, or from C, goes to standard
   error, and so to the log of its parent.
   - C{SIGTERM} ends it in order, with status 0. A failure ends it with status 1.
-  - When its standard input ends, its parent is gone, and it ends at once: what the parent has held,
-  such as the node of a container, is another one's then.
+  - When its standard input ends, its parent is gone, and it ends at once. The node of a container,
+  which the parent has held, is another one's then.
   - It gives a sign of life each L{SIGN_SECONDS} for as long as its reactor runs.
   - A thread that does not end holds up its end for L{EXIT_SECONDS_MAX} at most.
   - It imports what its role needs, and no more: there may be hundreds of instances on a machine.
@@ -75,7 +75,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @ivar topology: the name of the topology.
     @ivar container: its number; 0: that of the master.
     @ivar properties: the path of a property file, with L{TopologySettings}.
-    @ivar directory: of its log, and of whatever else it writes.
+    @ivar directory: of its log, and of all else that it writes.
     @ivar file: the path of the topology's file.
     @ivar task: of an instance.
     @ivar component: of an instance.

@@ -4,7 +4,7 @@ not open it.
 
 Brokers and partitions are found in ZooKeeper, and a group's positions are there, where the groups
 of 2011 keep theirs. The messages inside a compressed set share its offset, so a position behind one
-of them is the set's: after a restart the whole set is read again.
+of them is the set's. After a restart the whole set is read again.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class Kafka07LogReader:
 class Kafka07LogWriter:
     """
     See L{pylogbroker.topologies.log.logclients.ILogWriter}. A key goes to the partition that the
-    default partitioner of 2011 chooses for it; messages without one go to a random partition,
+    default partitioner of 2011 chooses for it. Messages without one go to a random partition,
     another one for each call. The protocol has no acknowledgement: a request behind the messages,
     which the broker answers in order, confirms them.
     """

@@ -2,7 +2,7 @@
 The log of today's Kafka, for log spouts and log bolts. A module of its own: a reader of the dialect
 of 2011 need not open it.
 
-Spouts have partitions by their instances' indexes, and join no group; its positions are committed
+Spouts have partitions by their instances' indexes, and join no group. Its positions are committed
 without a member, which the coordinator takes while the group has none.
 """
 
@@ -243,7 +243,7 @@ class KafkaLogReader:
 class KafkaLogWriter:
     """
     See L{pylogbroker.topologies.log.logclients.ILogWriter}. A key goes to the partition that Java's
-    producer chooses for it; messages without one go to a random partition, another one for each
+    producer chooses for it. Messages without one go to a random partition, another one for each
     call.
     """
 

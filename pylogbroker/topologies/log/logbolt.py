@@ -1,9 +1,9 @@
 """
 A bolt that writes a topic.
 
-What must be true: a tuple is acknowledged only when the brokers have confirmed its message; it
-fails when they have not, so that at least once its spout emits it again, and the log may then have
-the message twice. Messages that wait for their batch are bounded in bytes and in time. While the
+What must be true: a tuple is acknowledged only when the brokers have confirmed its message. It
+fails when they have not. At least once, its spout then emits it again, and the log may have the
+message twice. Messages that wait for their batch are bounded in bytes and in time. While the
 brokers take their time, C{process} does: tuples pile up before the bolt, and spouts get to feel it.
 """
 
@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 
 class LogBolt(Bolt):
     """
-    Writes a message for each tuple: its field C{value}, with the field C{key}, if it has one; or
-    what C{translate} of a subclass makes of it. Text is encoded as UTF-8, bytes stay, C{None} is no
-    key or a tombstone, and everything else is JSON.
+    Writes a message for each tuple: its field C{value}, with the field C{key}, if it has one. A
+    subclass can make another one of it with C{translate}. Text is encoded as UTF-8, bytes stay,
+    C{None} is no key or a tombstone, and everything else is JSON.
 
     A batch is sent when no more tuples wait, at C{batch.size} bytes, and with each tick tuple:
     every 0.1 s, unless C{topology.tick.tuple.freq.secs} says otherwise.

@@ -1,6 +1,6 @@
 """
-What the log spout and the log bolt need of a cluster, whatever its dialect. A module of its own,
-since both dialects implement it.
+What the log spout and the log bolt need of a cluster of either dialect. A module of its own, since
+both dialects implement it.
 
 All calls block. Errors that pass, such as those of a broker that restarts, are L{TRANSIENT_ERRORS}.
 """
