@@ -38,13 +38,13 @@ STREAM_MANAGER, INSTANCE, METRICS_MANAGER = "stream-manager", "instance", "metri
 
 _ENTRY = Struct(">BIII")
 _BATCH = Struct(">BQ")
-_FRAME = Struct(">iBQ")
-_SIZE = Struct(">i")
+_BATCH_HEAD = Struct(">iBQ")
+_CONTROL_HEAD = Struct(">iB")
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
     """
-    The first frame of a connection to a stream manager or to the master.
+    The first frame of a connection to a stream manager, to the master or to a metrics manager.
 
     @ivar topology: the name of the topology; that of another one is refused.
     @ivar role: L{STREAM_MANAGER}, L{INSTANCE} or L{METRICS_MANAGER}.
@@ -168,7 +168,7 @@ class EntryPlace(NamedTuple):
 def encodeControl(message: Control) -> bytes:
     """A frame, with its size."""
     body = _encoder.encode(message)
-    return _SIZE.pack(len(body) + 1) + b"\x00" + body
+    return _CONTROL_HEAD.pack(1 + len(body), CONTROL) + body
 
 
 def decodeControl(body: bytes) -> Control:
@@ -198,7 +198,7 @@ def encodeBatch(number: int, entries: Sequence[bytes | memoryview]) -> bytes:
     @param entries: one or several encoded entries in each.
     """
     size = sum(map(len, entries)) + _BATCH.size
-    return b"".join((_FRAME.pack(size, BATCH, number), *entries))
+    return b"".join((_BATCH_HEAD.pack(size, BATCH, number), *entries))
 
 
 def batchNumber(body: bytes) -> int:
