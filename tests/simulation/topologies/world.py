@@ -163,7 +163,7 @@ class TopologiesWorld:
         @raise BrokenPromiseError: something does not hold.
         """
         try:
-            with patch.object(TopologyConnection, "write", self._write):
+            with patch.object(TopologyConnection, "write", self._twiceAtTimes()):
                 self._run()
         finally:
             self.fingerprint = self.simulator.network.fingerprint
@@ -187,8 +187,7 @@ class TopologiesWorld:
         self._advance(REST_SECONDS)
         self._judge()
 
-    @property
-    def _write(self) -> Callable[[TopologyConnection, bytes], None]:
+    def _twiceAtTimes(self) -> Callable[[TopologyConnection, bytes], None]:
         """What writes a frame: a batch is sent twice at times."""
         random, counts, write = self.random, self.counts, TopologyConnection.write
         share = random.choice((0, 0.05))
