@@ -99,7 +99,7 @@ class TopologyConnection(TwistedProtocol):
         except WireError as error:
             self.abort(str(error))
 
-    def connectionLost(self, reason: Failure = None) -> None:  # type: ignore[assignment] # as Twisted's
+    def connectionLost(self, reason: Any = None) -> None:
         """See C{IProtocol}."""
         self._end(reason.getErrorMessage())
 

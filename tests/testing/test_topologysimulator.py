@@ -159,7 +159,7 @@ class TopologySimulatorTests(SynchronousTestCase):
 
     def test_kills(self) -> None:
         """
-        Whatever is killed, and whichever connection is cut: it goes on by itself, and each line is
+        Processes are killed, and connections cut: the topology goes on by itself, and each line is
         acknowledged.
         """
         slow = {"lines": 0.05}

@@ -135,7 +135,7 @@ class TopologyClientTests(SynchronousTestCase):
         self.assertEqual(len(self.network.waiting), 1)
 
     def test_anotherAddress(self) -> None:
-        """It leaves an address for another one, or for none, whatever it is doing."""
+        """It leaves an address for another one, or for none, connecting or connected."""
         self.client.goTo("a:1")
         self.client.goTo("a:1")
         self.client.goTo("b:1")

@@ -33,7 +33,7 @@ def takesAgain(self: LinkReceiver, number: int, size: int) -> bool:
 
 
 def sendsToAnother(self: LinkSender, isSameReceiver: bool, received: int) -> None:
-    """What is not confirmed is sent again, to whichever process is there."""
+    """What is not confirmed is sent again, also to another process."""
     _begin(self, True, received if isSameReceiver else self._confirmed)
 
 
@@ -77,7 +77,7 @@ def sharesAnEdge(self: BoltCollector, anchors: Sequence[Any]) -> list[int]:
 
 
 def takesOlderPlans(self: StreamManager, plan: PhysicalPlan) -> None:
-    """A plan is taken whatever its epoch."""
+    """A plan is taken of any epoch."""
     self._epochMin, self.plan = 0, None
     _setPlan(self, plan)
 

@@ -26,7 +26,7 @@ PAYLOAD = "x" * 50
 
 
 class PairSpout(Spout):
-    """Emits a number on both of its streams, as fast as it may, or as fast as C{rate} says."""
+    """Emits a number on both of its streams, as fast as it may."""
 
     outputs: ClassVar[Any] = {
         "slow": ["number", "seconds", "payload"],
