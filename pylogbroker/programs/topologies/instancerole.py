@@ -14,7 +14,7 @@ from pylogbroker.programs.topologies.topologychoice import chosenTopology
 from pylogbroker.topologies.connection import tcpEndpoints
 from pylogbroker.topologies.instance.executors import ThreadExecutor
 from pylogbroker.topologies.instance.gateway import Gateway
-from pylogbroker.topologies.instance.runners import InstanceKnobs
+from pylogbroker.topologies.instance.runners import InstanceSettings
 from pylogbroker.topologies.messages import INSTANCE, Hello
 from pylogbroker.topologies.metrics.reporter import MetricsReporter
 
@@ -27,7 +27,7 @@ class InstanceRole:
         topology = chosenTopology(spec.file, spec.topology, config)
         endpointTo = tcpEndpoints(reactor)
         self._streamManager = spec.streamManager
-        knobs = InstanceKnobs(
+        instanceSettings = InstanceSettings(
             flushSize=settings.instanceFlushSize, flushDelay=settings.instanceFlushDelayMs / 1000
         )
         self._gateway = Gateway(
@@ -35,9 +35,9 @@ class InstanceRole:
             topology,
             spec.task,
             endpointTo,
-            ThreadExecutor(reactor, knobs.outputSizeMax),
+            ThreadExecutor(reactor, instanceSettings.outputSizeMax),
             Random(random.getrandbits(64)),
-            knobs,
+            instanceSettings,
         )
         hello = Hello(spec.topology, INSTANCE, spec.task, self._gateway.incarnation)
         self._reporter = MetricsReporter(

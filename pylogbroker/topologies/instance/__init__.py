@@ -9,6 +9,6 @@ I{collector}.
 
 from pylogbroker.topologies.instance.executors import InlineExecutor, ThreadExecutor
 from pylogbroker.topologies.instance.gateway import Gateway
-from pylogbroker.topologies.instance.runners import InstanceKnobs
+from pylogbroker.topologies.instance.runners import InstanceSettings
 
-__all__ = ["Gateway", "InlineExecutor", "InstanceKnobs", "ThreadExecutor"]
+__all__ = ["Gateway", "InlineExecutor", "InstanceSettings", "ThreadExecutor"]

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from pylogbroker.net.timer import Timer
 from pylogbroker.topologies.instance.collectors import EncodedEntry
-from pylogbroker.topologies.instance.runners import DEFAULT_KNOBS, Runner, RunnerOutput
+from pylogbroker.topologies.instance.runners import DEFAULT_SETTINGS, Runner, RunnerOutput
 
 NewRunner: TypeAlias = Callable[[RunnerOutput], Runner]
 
@@ -73,9 +73,9 @@ class ThreadExecutor:
     when the output is full, even if the reactor is late.
     """
 
-    def __init__(self, reactor: Any, outputSizeMax: int = DEFAULT_KNOBS.outputSizeMax) -> None:
+    def __init__(self, reactor: Any, outputSizeMax: int = DEFAULT_SETTINGS.outputSizeMax) -> None:
         """
-        @param outputSizeMax: see L{InstanceKnobs}.
+        @param outputSizeMax: see L{InstanceSettings}.
         """
         self._reactor = reactor
         self._outputSizeMax = outputSizeMax
@@ -179,16 +179,16 @@ class InlineExecutor:
         self,
         clock: Any,
         secondsPerTuple: float = 0.0001,
-        outputSizeMax: int = DEFAULT_KNOBS.outputSizeMax,
+        outputSizeMax: int = DEFAULT_SETTINGS.outputSizeMax,
     ) -> None:
         """
         @param secondsPerTuple: how long the author's code takes for a tuple, or for a call of
             C{nextTuple}; a microsecond at least, since the time of a simulation must go on.
-        @param outputSizeMax: see L{InstanceKnobs}.
+        @param outputSizeMax: see L{InstanceSettings}.
         """
         self._clock = clock
         self._secondsPerTuple = max(secondsPerTuple, 1e-6)
-        self._countMax = max(1, int(DEFAULT_KNOBS.flushDelay / self._secondsPerTuple))
+        self._countMax = max(1, int(DEFAULT_SETTINGS.flushDelay / self._secondsPerTuple))
         self._outputSizeMax = outputSizeMax
         self._timer = Timer(clock)
         self._busyUntil = 0.0

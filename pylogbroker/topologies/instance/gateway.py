@@ -35,9 +35,9 @@ from pylogbroker.topologies.connection import TopologyClient, TopologyConnection
 from pylogbroker.topologies.instance.collectors import EncodedEntry
 from pylogbroker.topologies.instance.executors import IExecutor
 from pylogbroker.topologies.instance.runners import (
-    DEFAULT_KNOBS,
+    DEFAULT_SETTINGS,
     BoltRunner,
-    InstanceKnobs,
+    InstanceSettings,
     Runner,
     RunnerOutput,
     SpoutRunner,
@@ -83,7 +83,7 @@ class Gateway:
         endpointTo: Callable[[str], IStreamClientEndpoint],
         executor: IExecutor,
         random: Random,
-        knobs: InstanceKnobs = DEFAULT_KNOBS,
+        settings: InstanceSettings = DEFAULT_SETTINGS,
     ) -> None:
         """
         @param task: the number of the instance. The plan says which component it is of.
@@ -98,7 +98,7 @@ class Gateway:
         self._task = task
         self._executor = executor
         self._random = random
-        self._knobs = knobs
+        self._settings = settings
         self._log = RateLimitedLogger(reactor, log)
         self._client = TopologyClient(reactor, endpointTo, self, random.random)
         self._confirmTimer = Timer(reactor)
@@ -333,7 +333,7 @@ class Gateway:
                 output,
                 self._reactor.seconds,
                 random,
-                self._knobs,
+                self._settings,
             )
 
         self.runner = runner = self._executor.start(make, self)

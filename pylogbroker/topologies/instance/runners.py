@@ -6,7 +6,7 @@ the same whether on a thread, in a simulation or in a test.
 What must be true:
 
   - The author's methods are called by C{turn} alone, one at a time.
-  - A turn ends soon: after L{InstanceKnobs.flushDelay} seconds or a number of tuples, and what was
+  - A turn ends soon: after L{InstanceSettings.flushDelay} seconds or a number of tuples. What was
   emitted is handed over at its end. One call of the author's code may take longer.
   - A batch counts as handled when the last of its tuples is: until then it takes up room, which is
   what holds back the sender.
@@ -64,7 +64,7 @@ _PACKAGE = str(Path(pylogbroker.__file__).parent)
 _decode = msgspec.msgpack.Decoder().decode
 
 
-class InstanceKnobs(NamedTuple):
+class InstanceSettings(NamedTuple):
     """
     How an instance trades latency for throughput.
 
@@ -83,7 +83,7 @@ class InstanceKnobs(NamedTuple):
     idleDelayMax: float = 0.032
 
 
-DEFAULT_KNOBS = InstanceKnobs()
+DEFAULT_SETTINGS = InstanceSettings()
 
 
 class RunnerOutput(NamedTuple):
@@ -132,7 +132,7 @@ class Runner:
         output: RunnerOutput,
         seconds: Callable[[], float],
         random: Random,
-        knobs: InstanceKnobs = DEFAULT_KNOBS,
+        settings: InstanceSettings = DEFAULT_SETTINGS,
     ) -> None:
         """
         @param packing: which container has which instances.
@@ -150,7 +150,7 @@ class Runner:
         self._output = output
         self._seconds = seconds
         self._random = random
-        self._knobs = knobs
+        self._settings = settings
         self._packing = packing
         self._counters: Counter[str] = Counter()
         self._busySeconds = 0.0
@@ -162,7 +162,7 @@ class Runner:
         self._collector = self._newCollector(self._newContext())
 
     def _newCollector(self, context: TopologyContext) -> Collector:
-        return Collector(self._topology, context, self._flush, self._knobs.flushSize)
+        return Collector(self._topology, context, self._flush, self._settings.flushSize)
 
     def _newContext(self) -> TopologyContext:
         tasks: dict[str, list[int]] = {name: [] for name in self._topology.components}
@@ -224,7 +224,7 @@ class Runner:
                 self.component.close()
                 self.isClosed = True
             else:
-                wait = self._work(countMax, begun + self._knobs.flushDelay)
+                wait = self._work(countMax, begun + self._settings.flushDelay)
         except _InputError:
             raise
         except (Exception, SystemExit) as error:  # the author's code
@@ -313,7 +313,7 @@ class SpoutRunner(Runner):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._isActive = False
-        self._idleDelay = self._knobs.idleDelay
+        self._idleDelay = self._settings.idleDelay
         self._timeout = self._options.messageTimeoutMs * TIMEOUT_FACTOR / 1000
         self._nextExpiry = 0.0
         self._completeSeconds = 0.0
@@ -325,7 +325,7 @@ class SpoutRunner(Runner):
             self._pending: dict[int, tuple[Any, float]] = {}
             return super()._newCollector(context)
         collector = SpoutCollector(
-            self._topology, context, self._flush, self._random.getrandbits, self._knobs.flushSize
+            self._topology, context, self._flush, self._random.getrandbits, self._settings.flushSize
         )
         self._pending = collector.pending
         return collector
@@ -393,12 +393,12 @@ class SpoutRunner(Runner):
             nextTuple()
             called += 1
             if collector.emittedCount == before:
-                wait = self._idleDelay if called == 1 else self._knobs.idleDelay
-                self._idleDelay = min(wait * 2, self._knobs.idleDelayMax)
+                wait = self._idleDelay if called == 1 else self._settings.idleDelay
+                self._idleDelay = min(wait * 2, self._settings.idleDelayMax)
                 break
             if called >= countMax or seconds() >= deadline:
                 wait = 0.0
-                self._idleDelay = self._knobs.idleDelay
+                self._idleDelay = self._settings.idleDelay
                 break
         self.handledCount += called
         return wait
@@ -487,7 +487,7 @@ class BoltRunner(Runner):
         if not self._options.isAtLeastOnce:
             return super()._newCollector(context)
         return BoltCollector(
-            self._topology, context, self._flush, self._random.getrandbits, self._knobs.flushSize
+            self._topology, context, self._flush, self._random.getrandbits, self._settings.flushSize
         )
 
     def tick(self) -> None:
@@ -604,12 +604,12 @@ def newRunner(
     output: RunnerOutput,
     seconds: Callable[[], float],
     random: Random,
-    knobs: InstanceKnobs = DEFAULT_KNOBS,
+    settings: InstanceSettings = DEFAULT_SETTINGS,
 ) -> SpoutRunner | BoltRunner:
     """The runner of an instance; see L{Runner}."""
     names = {each.task: each.component for each in packing.instances}
     kind = SpoutRunner if topology.components[names[task]].isSpout else BoltRunner
-    return kind(topology, packing, task, output, seconds, random, knobs)
+    return kind(topology, packing, task, output, seconds, random, settings)
 
 
 def _describe(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from pylogbroker.errors import ComponentFailedError, ConfigurationError
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 from pylogbroker.topologies.api import Bolt, Grouping, Spout, StreamTuple, TopologyContext
-from pylogbroker.topologies.instance import Gateway, InlineExecutor, InstanceKnobs, ThreadExecutor
+from pylogbroker.topologies.instance import Gateway, InlineExecutor, ThreadExecutor
 from pylogbroker.topologies.messages import (
     ACKED,
     BATCH,
@@ -176,7 +176,7 @@ def _all(entry: BatchEntry) -> tuple[int, ...]:
 class GatewayTests(SynchronousTestCase):
     """An instance, and a stream manager that is the test."""
 
-    def instance(self, topology: Topology, task: int, knobs: InstanceKnobs | None = None) -> None:
+    def instance(self, topology: Topology, task: int) -> None:
         """Start an instance."""
         self.topology = topology
         self.clock = Clock()
@@ -189,7 +189,6 @@ class GatewayTests(SynchronousTestCase):
             self.network.endpoint,
             self.executor,
             Random(3),
-            *([knobs] if knobs else []),
         )
         self.gateway.goTo("manager:1")
 

@@ -15,7 +15,7 @@ from pylogbroker.topologies.api import Bolt, Grouping, Spout, StreamTuple, Topol
 from pylogbroker.topologies.instance.collectors import EncodedEntry
 from pylogbroker.topologies.instance.runners import (
     BoltRunner,
-    InstanceKnobs,
+    InstanceSettings,
     RunnerOutput,
     SpoutRunner,
     newRunner,
@@ -119,12 +119,18 @@ class RunnerCase(SynchronousTestCase):
         self.sent += decodeBatch(encodeBatch(1, [each.data for each in entries])[4:])
         self.numbers.append(number)
 
-    def runner(self, topology: Topology, task: int, **knobs: Any) -> Any:
+    def runner(self, topology: Topology, task: int, **settings: Any) -> Any:
         """The runner of a task."""
         output = RunnerOutput(self.send, lambda: self.mayEmit, self.reported.append)
         packing = packRoundRobin(topology, 1)
         return newRunner(
-            topology, packing, task, output, lambda: self.now, Random(1), InstanceKnobs(**knobs)
+            topology,
+            packing,
+            task,
+            output,
+            lambda: self.now,
+            Random(1),
+            InstanceSettings(**settings),
         )
 
     def tuples(self, *values: Any, source: int = SPOUT, stream: str = "default") -> BatchEntry:
