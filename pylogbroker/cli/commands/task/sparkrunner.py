@@ -2,8 +2,8 @@
 C{task run --engine spark}: jobs as queries of Structured Streaming, in one session.
 
 The topics are prepared as a container does it. Then one thread makes the session, starts the
-queries and waits for them. PySpark comes with the extra C{spark}, so nothing of it is imported
-before.
+queries and waits for them. PySpark comes with the extra C{spark}, so neither it nor a module that
+needs it is imported before.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.net.workers import ThreadPoolWorker
 from pylogbroker.programs.tasks.report import ContainerReport
+from pylogbroker.spark.tasks.operatorplan import (
+    areOperatorsWanted,
+    obstaclesOf,
+    withoutRepartitions,
+)
 from pylogbroker.tasks.job import Job
 from pylogbroker.tasks.topics import missingInputs, prepareTopics
 
@@ -58,7 +63,6 @@ async def runOnSpark(options: Namespace, streams: Streams) -> int:
     """Run queries until a signal ends them, or they end by themselves."""
     checkInstalled()
     from pylogbroker.spark.tasks.jobquery import checkJob, jobPlace
-    from pylogbroker.spark.tasks.operatorplan import areOperatorsWanted
 
     for job in options.jobs:
         checkJob(job)
@@ -90,8 +94,6 @@ async def runOnSpark(options: Namespace, streams: Streams) -> int:
 
 
 def _wayOf(job: Job, areWanted: bool) -> str:
-    from pylogbroker.spark.tasks.operatorplan import obstaclesOf
-
     obstacles = obstaclesOf(job, areWanted)
     if not obstacles:
         return f"job {job.name}: its steps run as Spark's operators"
@@ -102,8 +104,6 @@ async def _prepare(
     admin: AdminClient, job: Job, areWanted: bool, options: Namespace, streams: Streams
 ) -> int:
     """@return: how many tasks the job has."""
-    from pylogbroker.spark.tasks.operatorplan import obstaclesOf, withoutRepartitions
-
     if not obstaclesOf(job, areWanted):
         job = withoutRepartitions(job)
     isSaid = False
