@@ -168,8 +168,8 @@ class TaskCoordinator(Protocol):
 
 class Counter:
     """
-    A number that a task counts, for people. It is no state: what a message has counted that raises
-    is not taken back.
+    A number that a task counts, for people. It is no state: when a message raises, its counts
+    stay.
 
     @ivar count: since the task began.
     """

@@ -73,8 +73,8 @@ class _Sent(FailureWaiter):
 
     def __init__(self, onLost: Callable[[str, bool], None], task: TaskInstance, what: str) -> None:
         """
-        @param onLost: told when it is lost: what it was, and why, for people; and whether that is
-            the reason why the transaction is lost, and not what follows from it.
+        @param onLost: called when it is lost, with a text for people that says what and why. The
+            second argument is L{False} if the loss follows from that of the transaction.
         """
         self._onLost = onLost
         self._text = f"task {task.taskName}: {what}"

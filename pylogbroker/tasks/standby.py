@@ -14,8 +14,8 @@ What must be true:
   - A stand-by that fails is opened again later, and built anew if its store is damaged. It stops no
   task.
   - A stand-by that is behind for longer than its changelog keeps deletions may have missed some,
-  and is built anew. What it reads does not make it current, only what it has read to the end, or
-  what was written of late.
+  and is built anew. At the end of its changelog it is up to date; before, it is so only as of the
+  timestamp of its last change.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ What must be true:
 
   - A task begins with stores that are as their changelogs say. Of a store on the disk, and of one
   that a stand-by has followed, only the rest is read.
-  - A store is open once on a machine. One that another container has still is waited for: it does
-  not know yet that it has lost the task.
-  - The group is told what a container has: the tasks whose state is up to date here, since they
-  run, are followed, or were given up just now, and those that have anything on the disk.
+  - A store is open once on a machine. A store that another container still has open is waited for:
+  that container does not know yet that it has lost the task.
+  - The group is told the tasks whose state a container has. The state is up to date for tasks that
+  run, are followed, or were given up just now. Other tasks have something on the disk.
 """
 
 from __future__ import annotations

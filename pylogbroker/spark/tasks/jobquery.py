@@ -2,11 +2,10 @@
 A job as a query of Structured Streaming. A module of its own, since the driver runs it and workers
 do not.
 
-Our source reads all inputs as one stream, whose positions are in Spark's checkpoint. Rows are
-grouped by the number of their task, and L{TaskProcessor} handles them over Spark's state store; or
-the job's steps are operators of Spark, where these do the same
-(L{pylogbroker.spark.tasks.operatorplan}). What tasks send, and the changes of their stores, leaves
-through our sink.
+Our source reads all inputs as one stream, whose positions are in Spark's checkpoint. The job's
+steps are operators of Spark where these do the same (L{pylogbroker.spark.tasks.operatorplan}).
+Other jobs run by tasks: rows are grouped by the number of their task, and L{TaskProcessor} handles
+them over Spark's state store. Outputs, and the changes of stores, leave through our sink.
 
 What must be true: a checkpoint is of one of these ways, and no other one goes on from it.
 """

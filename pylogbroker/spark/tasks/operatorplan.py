@@ -3,8 +3,8 @@ Which high-level jobs run as Spark's own operators. A module of its own, since i
 
 Steps without state are functions over the rows of our source. A count is Spark's C{groupBy}, by
 task and key, with a shuffle in the place of a repartition topic; what comes of it is a function
-over the counts that a micro-batch has changed. All other steps keep what Spark's operators do not
-keep, or in another way; a job that has one runs by its tasks.
+over the counts that a micro-batch has changed. All other steps have state that Spark's operators do
+not have, or have it in another way. A job with such a step runs by its tasks.
 """
 
 from __future__ import annotations
