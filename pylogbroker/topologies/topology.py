@@ -353,13 +353,7 @@ class TopologyBuilder:
                 raise ConfigurationError(f"{where}: it gets nothing: no stream, no tick tuples")
             for name in spec.outputs:
                 consumers = topology.consumersOf(StreamId(spec.name, name))
-                direct = [bolt for bolt, each in consumers.items() if each.kind == "direct"]
-                if direct and len(direct) < len(consumers):
-                    (other, *_) = (bolt for bolt in consumers if bolt not in direct)
-                    raise ConfigurationError(
-                        f"{where}, stream {name}: its grouping is direct for {direct[0]}, and"
-                        f" {consumers[other].kind} for {other}: a stream is direct for all or none"
-                    )
+                _checkDirect(f"{where}, stream {name}", consumers)
         return topology
 
     def _checkInput(self, where: str, stream: StreamId, grouping: Grouping) -> None:
@@ -380,13 +374,21 @@ class TopologyBuilder:
                 )
 
 
+def _checkDirect(where: str, consumers: Mapping[str, Grouping]) -> None:
+    direct = [bolt for bolt, each in consumers.items() if each.kind == "direct"]
+    others = [bolt for bolt in consumers if bolt not in direct]
+    if direct and others:
+        raise ConfigurationError(
+            f"{where}: its grouping is direct for {direct[0]}, and {consumers[others[0]].kind} for"
+            f" {others[0]}: a stream is direct for all or none"
+        )
+
+
 def _checkOptions(topology: Topology) -> None:
     whole = topology.options
     for name in topology.components:
         mine = topology.optionsOf(name)
-        if mine._replace(maxSpoutPending=0, tickMs=0) != whole._replace(
-            maxSpoutPending=0, tickMs=0
-        ):
+        if mine != whole._replace(maxSpoutPending=mine.maxSpoutPending, tickMs=mine.tickMs):
             raise ConfigurationError(
                 f"topology {topology.name}, component {name}: a component can have"
                 f" {MAX_SPOUT_PENDING} and {TICK_TUPLE_FREQ_SECS} of its own, and no other key"
