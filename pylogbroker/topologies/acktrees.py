@@ -10,14 +10,14 @@ is 0 when all are acknowledged, and by chance with a probability of 2**-64.
 What must be true:
 
   - A root comes to one end at most: completed, failed, or timed out.
-  - An edge is announced before its tuple can be acknowledged: a stream manager handles an
-  instance's announcements before it passes the tuples on, and an emitting bolt announces its new
-  edges with the acknowledgement of what they are anchored to.
+  - An edge is announced before its tuple can be acknowledged. A stream manager handles an
+  instance's announcements before it passes the tuples on. An emitting bolt announces its new edges
+  with the acknowledgement of what they are anchored to.
   - What is said about an unknown root is ignored: it has come to its end.
 
-Time-outs are those of a wheel of L{BUCKET_COUNT} buckets, which turns once in the time-out: so a
-tree times out between once and C{1 + 1 / BUCKET_COUNT} times the time-out after it was announced,
-and an announcement costs no timer.
+Time-outs are those of a wheel of L{BUCKET_COUNT} buckets, which turns once in the time-out. So a
+tree times out between once and C{1 + 1 / BUCKET_COUNT} times the time-out after it was announced.
+An announcement costs no timer.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ and go. A module of its own, since instances and stream managers send so.
 What must be true:
 
   - A batch is handled once at most: its receiver drops a number that it has.
-  - What was sent to a process and is not confirmed is sent again to that process, never to another
-  incarnation of it, which cannot know what the former one has handled.
+  - What was sent to a process and is not confirmed is sent again to that process. It is never sent
+  to another incarnation, which cannot know what the former one has handled.
   - Entries that were not sent yet wait for the next connection, to any incarnation.
   - Order is kept: a batch that does not follow the last one is refused, since what is between
   would be taken for a duplicate when it comes.
   - At most a window of bytes is under way, or one batch. The receiver opens the window when it
-  confirms; so it bounds what waits in it, and never has to stop reading, which would hold back
+  confirms: so it bounds what waits in it. It never has to stop reading, which would hold back
   confirmations of the other direction, too.
 
 Nothing here has a limit for what is not sent yet: the caller of L{LinkSender.push} looks at

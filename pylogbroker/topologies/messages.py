@@ -8,10 +8,10 @@ A frame is a length of four bytes and a body. The first byte of a body says whic
   - L{BATCH}: a number of eight bytes, and entries. An entry has a kind, a task, a count, a size,
   and as many bytes. A stream manager routes entries by task and never looks into their bytes.
 
-What entries hold: L{TUPLES} tuples in MessagePack, for the instance that is the task, as
-L{pylogbroker.topologies.instance.collectors} describes them; the others pairs or single numbers of
-eight bytes, for the acker of the spout that is the task (L{ROOTS}, L{ACKS}, L{FAILS}), or from
-there for the spout (L{ACKED}, L{FAILED}).
+Entries of the kind L{TUPLES} hold tuples in MessagePack, for the instance that is the task, as
+L{pylogbroker.topologies.instance.collectors} describes them. The others hold numbers of eight
+bytes. L{ROOTS} and L{ACKS}, whose numbers are pairs, and L{FAILS} are for the acker of the spout
+that is the task. L{ACKED} and L{FAILED} come from there, for the spout.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ class MasterState(Generic[Peer]):
 
     def _isConnected(self, container: int, task: int) -> bool:
         """
-        Whether an instance is connected to the stream manager of its container, as that has
-        reported last; it is not when there is no such stream manager now.
+        Whether an instance is connected to the stream manager of its container, by that one's last
+        report. It is not while no stream manager of the container is connected to the master.
         """
         stream = self._streams.get(container)
         metrics = self._metrics.get((container, STREAM_MANAGER))

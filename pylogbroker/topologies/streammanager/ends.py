@@ -111,7 +111,7 @@ class BatchSource:
     What sends batches to a stream manager: an instance, or another stream manager.
 
     What a process says on a connection that it has given up may arrive behind what it says on the
-    next one, and what a process has said before it died behind what its successor says. So the
+    next one. What it has said before it died may arrive behind what its successor says. So the
     latest attempt of the process that was seen last counts; a former process is taken only while
     there is no connection.
     """

@@ -18,8 +18,8 @@ class StreamManagerSettings(NamedTuple):
     @ivar queueSizeMax: bytes that wait for one of them, above which entries are dropped.
     @ivar instanceWindow: bytes under way to an instance that it has not handled.
     @ivar peerWindow: bytes under way to another stream manager that it has not confirmed.
-    @ivar holdTime: seconds for which entries are held for an instance or a stream manager that was
-        there and is not any more; then they are dropped until it is there again.
+    @ivar holdTime: seconds for which entries are held for an instance or a stream manager that has
+        disconnected. Then they are dropped until it connects again.
     @ivar firstHoldTime: as C{holdTime}, for one that this stream manager has not seen yet: since
         the first entry. It is longer, since all processes of a topology start together.
     @ivar treeCountMax: trees of one spout instance that can be followed; those above fail at once.

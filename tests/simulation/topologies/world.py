@@ -5,8 +5,8 @@ A seed decides the topology, how it is packed, the limits of its stream managers
 components take, and the faults: processes are killed and stand still, connections are cut, bytes
 are late, containers cannot reach one another, masters are replaced without being told. After the
 faults everything is repaired, and all must be handled within L{CALM_SECONDS_MAX}.
-L{tests.simulation.topologies.judge} says what must hold; besides, no process takes a plan that is
-older than the one it has, and at last all have the last master's, and no spout stands still.
+L{tests.simulation.topologies.judge} says what must hold. Besides, no process takes a plan that is
+older than the one it has. At last all have the last master's, and no spout stands still.
 """
 
 from __future__ import annotations
