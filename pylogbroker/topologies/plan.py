@@ -99,8 +99,6 @@ class TopologyDefinition(msgspec.Struct, frozen=True):
     @ivar user: whose it is.
     @ivar timeMs: when it was submitted, since the epoch.
     @ivar config: of the topology, over what its file says; C{topology.*} keys.
-    @ivar properties: of the machinery: keys of
-        L{pylogbroker.config.topologies.topologysettings.TopologySettings} that were set.
     """
 
     name: str
@@ -110,7 +108,6 @@ class TopologyDefinition(msgspec.Struct, frozen=True):
     components: tuple[ComponentPlan, ...]
     packing: PackingPlan
     config: dict[str, Any] = {}
-    properties: dict[str, str] = {}
 
 
 class MasterLocation(msgspec.Struct, frozen=True):
