@@ -21,7 +21,7 @@ from pylogbroker.config.propertytypes import (
     Integer,
     Warn,
 )
-from pylogbroker.config.securitysettings import BROKER_ENDPOINT
+from pylogbroker.config.securitysettings import BROKER_ENDPOINT, requireSaslPair
 from pylogbroker.errors import ConfigurationError
 
 CONFLUENT_SERVERS = "kafkastore.bootstrap.servers"
@@ -202,8 +202,7 @@ class RegistrySettings(Settings):
                 "either broker (Kafka 0.7's protocol) or bootstrap.servers (today's) is required,"
                 " and not both"
             )
-        if bool(values["saslUsername"]) != bool(values["saslPassword"]):
-            raise ConfigurationError("sasl.username and sasl.password need each other")
+        requireSaslPair(values)
         if values["kafkagroupHeartbeatIntervalMs"] * 3 > values["kafkagroupSessionTimeoutMs"]:
             raise ConfigurationError(
                 f"kafkagroup.heartbeat.interval.ms={values['kafkagroupHeartbeatIntervalMs']} is"

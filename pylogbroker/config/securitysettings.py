@@ -83,8 +83,16 @@ class ToolSettings(SecuritySettings):
 
     @classmethod
     def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
-        if bool(values["saslUsername"]) != bool(values["saslPassword"]):
-            raise ConfigurationError("sasl.username and sasl.password need each other")
+        requireSaslPair(values)
+
+
+def requireSaslPair(values: Mapping[str, Any]) -> None:
+    """
+    @param values: of a role that has both keys.
+    @raise ConfigurationError: C{sasl.username} or C{sasl.password} is set without the other one.
+    """
+    if bool(values["saslUsername"]) != bool(values["saslPassword"]):
+        raise ConfigurationError("sasl.username and sasl.password need each other")
 
 
 def _refuse(sentence: str) -> None:

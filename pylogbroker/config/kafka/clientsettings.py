@@ -29,7 +29,7 @@ from pylogbroker.config.propertytypes import (
     Warn,
     isServer,
 )
-from pylogbroker.config.securitysettings import BROKER_ENDPOINT
+from pylogbroker.config.securitysettings import BROKER_ENDPOINT, requireSaslPair
 from pylogbroker.errors import ConfigurationError
 
 ACKS_ALL = -1
@@ -131,8 +131,7 @@ class KafkaClientSettings(Settings):
 
     @classmethod
     def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
-        if bool(values["saslUsername"]) != bool(values["saslPassword"]):
-            raise ConfigurationError("sasl.username and sasl.password need each other")
+        requireSaslPair(values)
 
 
 class KafkaAdminSettings(KafkaClientSettings):

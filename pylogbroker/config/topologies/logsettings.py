@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 from pylogbroker.config.kafka.clientsettings import (
     CODECS,
+    EARLIEST,
+    LATEST,
+    NO_RESET,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     BootstrapServers,
@@ -33,10 +36,14 @@ from pylogbroker.config.propertytypes import (
     Warn,
     ZookeeperServers,
 )
-from pylogbroker.config.securitysettings import BROKER_ENDPOINT, ZK_ACL, ZK_DIGEST
+from pylogbroker.config.securitysettings import (
+    BROKER_ENDPOINT,
+    ZK_ACL,
+    ZK_DIGEST,
+    requireSaslPair,
+)
 from pylogbroker.errors import ConfigurationError
 
-EARLIEST, LATEST, NO_RESET = "earliest", "latest", "none"
 BY_DURATION, BY_TIMESTAMP, BY_LAG = "by_duration", "by_timestamp", "by_lag"
 
 STOP, SKIP, DEAD_LETTER = "stop", "skip", "dead-letter"
@@ -145,8 +152,7 @@ class LogClientSettings(Settings):
                 "where the log is: give bootstrap.servers for a cluster of today's Kafka, or"
                 " zk.connect for one of 2011, and not both"
             )
-        if bool(values["saslUsername"]) != bool(values["saslPassword"]):
-            raise ConfigurationError("sasl.username and sasl.password need each other")
+        requireSaslPair(values)
 
 
 class LogSpoutSettings(LogClientSettings):

@@ -14,12 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pylogbroker.cluster.partitioner import defaultPartitioner
 from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.config.kafka.clientsettings import EARLIEST, LATEST
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.config.topologies.logsettings import (
     BY_DURATION,
     BY_LAG,
-    EARLIEST,
-    LATEST,
     LogBoltSettings,
     LogClientSettings,
     LogSpoutSettings,

@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pylogbroker.cluster.kafkapartitioner import keyPartition
+from pylogbroker.config.kafka.clientsettings import EARLIEST, LATEST
 from pylogbroker.config.topologies.logsettings import (
     BY_DURATION,
     BY_LAG,
-    EARLIEST,
-    LATEST,
     LogBoltSettings,
     LogClientSettings,
     LogSpoutSettings,

@@ -30,10 +30,9 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, ClassVar
 
+from pylogbroker.config.kafka.clientsettings import EARLIEST, NO_RESET
 from pylogbroker.config.topologies.logsettings import (
     DEAD_LETTER,
-    EARLIEST,
-    NO_RESET,
     STOP,
     LogSpoutSettings,
     StartPosition,
