@@ -16,12 +16,10 @@ from pylogbroker.cli.commands.topology import states
 from pylogbroker.cli.commands.topology.masterstatus import NoStatusError, readStatus
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.net.httpserver import HttpSite, jsonReply, textReply
-from pylogbroker.testing.localzookeeper import LocalZookeeper
 from pylogbroker.topologies.plan import MasterLocation
-from pylogbroker.topologies.statemanager import StateManager
-from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.cli.commands import CommandCase, Outcome, reactor
 from tests.topologies.definitions import DEFINITION
+from tests.topologies.zookeepercase import TopologyNodesCase
 
 TWO = """
 from pylogbroker.topologies import Spout, TopologyBuilder
@@ -37,17 +35,8 @@ for name in ("one", "two"):
 """
 
 
-class StatesTests(CommandCase):
+class StatesTests(TopologyNodesCase, CommandCase):
     """Commands about a topology whose nodes are there."""
-
-    async def setUp(self) -> None:  # type: ignore[override]
-        self.server = LocalZookeeper(reactor)
-        self.addCleanup(self.server.stop)
-        await self.server.start()
-        self.client = ZookeeperClient(reactor, self.server.servers, 2_000)
-        await self.client.connect()
-        self.addCleanup(self.client.close)
-        self.states = StateManager(reactor, self.client, lambda: 0.5)
 
     async def topology(self, *words: str) -> Outcome:
         return await self.perform("topology", *words, "--zookeeper", self.server.servers)
@@ -166,6 +155,19 @@ class StatesTests(CommandCase):
         )
         self.assertIn("/status: status 200", str(error))
 
+    async def test_runsAlready(self) -> None:
+        """A topology of that name runs; nothing of it is touched."""
+        await self.states.submit(DEFINITION)
+        two = self.write(TWO.replace('"one"', '"words"').encode(), "two.py")
+        await self.states.claimContainer("words", 0, 100, lambda: None)
+        state = self.mktemp()
+        words = ("--topology", "words", "--state-dir", state)
+        outcome = await self.topology("submit", two, *words)
+        self.assertIn("a topology words runs already, with container 0", outcome.errors)
+        self.assertEqual(outcome.code, 1)
+        self.assertEqual(await self.states.topologies(), ["words"])
+        self.assertFalse(Path(state).exists())
+
 
 class SubmitTests(CommandCase):
     """What is refused before anything runs."""
@@ -190,23 +192,3 @@ class SubmitTests(CommandCase):
         ):
             error = await self.refused(self.submit(*words), ConfigurationError)
             self.assertIn(reason, str(error))
-
-    async def test_runsAlready(self) -> None:
-        """A topology of that name runs; nothing of it is touched."""
-        server = LocalZookeeper(reactor)
-        self.addCleanup(server.stop)
-        await server.start()
-        client = ZookeeperClient(reactor, server.servers, 2_000)
-        await client.connect()
-        self.addCleanup(client.close)
-        states = StateManager(reactor, client, lambda: 0.5)
-        await states.submit(DEFINITION)
-        two = self.write(TWO.replace('"one"', '"words"').encode(), "two.py")
-        await states.claimContainer("words", 0, 100, lambda: None)
-        state = self.mktemp()
-        words = ("--topology", "words", "--zookeeper", server.servers, "--state-dir", state)
-        outcome = await self.submit(two, *words)
-        self.assertIn("a topology words runs already, with container 0", outcome.errors)
-        self.assertEqual(outcome.code, 1)
-        self.assertEqual(await states.topologies(), ["words"])
-        self.assertFalse(Path(state).exists())

@@ -12,38 +12,28 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from twisted.internet import reactor as _reactor
 from twisted.internet.task import deferLater
-from twisted.trial.unittest import TestCase
 
 from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import SessionExpiredException
 from pylogbroker.programs.topologies.executor import ContainerExecutor
 from pylogbroker.programs.topologies.process import EXECUTOR, ProcessSpec, RoleContext
-from pylogbroker.testing.localzookeeper import LocalZookeeper
 from pylogbroker.topologies.plan import KILLED
-from pylogbroker.topologies.statemanager import NoSuchTopologyError, StateManager
-from pylogbroker.zookeeper.client import ZookeeperClient
+from pylogbroker.topologies.statemanager import NoSuchTopologyError
 from tests.topologies.definitions import DEFINITION
-
-reactor: Any = _reactor
+from tests.topologies.zookeepercase import TopologyNodesCase, reactor
 
 SESSION_MS = 1_000
 
 
-class ContainerExecutorTests(TestCase):
+class ContainerExecutorTests(TopologyNodesCase):
     """Container 0."""
 
     timeout = 120
+    sessionMs = 20_000
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.server = LocalZookeeper(reactor)
-        self.addCleanup(self.server.stop)
-        await self.server.start()
-        self.client = ZookeeperClient(reactor, self.server.servers, 20_000)
-        await self.client.connect()
-        self.addCleanup(self.client.close)
-        self.states = StateManager(reactor, self.client, lambda: 0.5)
+        await super().setUp()
         await self.states.submit(DEFINITION)
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()

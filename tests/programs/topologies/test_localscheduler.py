@@ -7,42 +7,26 @@ L{tests.integration.test_topologies}.
 from __future__ import annotations
 
 from random import SystemRandom
-from typing import Any
 
-from twisted.internet import reactor as _reactor
 from twisted.internet.task import deferLater
-from twisted.trial.unittest import TestCase
 
 from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.programs.topologies.localscheduler import LocalScheduler
-from pylogbroker.testing.localzookeeper import LocalZookeeper
 from pylogbroker.topologies.plan import KILLED
-from pylogbroker.topologies.statemanager import StateManager
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.topologies.definitions import DEFINITION
+from tests.topologies.zookeepercase import TopologyNodesCase, reactor
 
-reactor: Any = _reactor
 
-
-class LocalSchedulerTests(TestCase):
+class LocalSchedulerTests(TopologyNodesCase):
     """Two of one topology."""
 
     timeout = 120
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.server = LocalZookeeper(reactor)
-        self.addCleanup(self.server.stop)
-        await self.server.start()
-        self.client = await self.connected()
-        self.states = StateManager(reactor, self.client, lambda: 0.5)
+        await super().setUp()
         self.said: list[str] = []
-
-    async def connected(self) -> ZookeeperClient:
-        client = ZookeeperClient(reactor, self.server.servers, 2_000)
-        await client.connect()
-        self.addCleanup(client.close)
-        return client
 
     def scheduler(self, client: ZookeeperClient) -> LocalScheduler:
         properties = {"zk.connect": self.server.servers, "state.dir": self.mktemp()}
