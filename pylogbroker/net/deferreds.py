@@ -125,6 +125,38 @@ class Waiters(Generic[T]):
             self._waiting.remove(waiting)
 
 
+async def untilEnded(work: Deferred[T], stop: Callable[[], object] = lambda: None) -> T:
+    """
+    Wait for work that a cancellation does not cut off: the wait goes on until it has ended.
+
+    @param stop: called at each cancellation, to end the work.
+    @return: its result.
+    @raise CancelledError: the wait was cancelled, and the work has ended without a failure.
+    @raise Exception: the work has failed.
+    """
+    waiters: Waiters[None] = Waiters()
+    outcomes: list[T | Failure] = []
+
+    def settled(outcome: T | Failure) -> None:
+        outcomes.append(outcome)
+        waiters.fire(None)
+
+    work.addBoth(settled)
+    cancelled: CancelledError | None = None
+    while not outcomes:
+        try:
+            await waiters.wait()
+        except CancelledError as error:
+            cancelled = error
+            stop()
+    [outcome] = outcomes
+    if isinstance(outcome, Failure):
+        outcome.raiseException()
+    if cancelled is not None:
+        raise cancelled
+    return outcome
+
+
 async def closeAll(*closings: Work[Any]) -> None:
     """
     Wait until all connections are closed, whether that succeeds or fails.
@@ -132,16 +164,7 @@ async def closeAll(*closings: Work[Any]) -> None:
     Cancelling does not end the wait: L{CancelledError} is raised at its end. (A cancelled C{close}
     would succeed, and its caller would go on.)
     """
-    cancelled: CancelledError | None = None
-    waiters: Waiters[Any] = Waiters()
-    closed = Deferred.fromCoroutine(gatherSettled(closings)).addCallback(waiters.fire)
-    while not closed.called:
-        try:
-            await waiters.wait()
-        except CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+    await untilEnded(Deferred.fromCoroutine(gatherSettled(closings)))
 
 
 class Closeable(Protocol):

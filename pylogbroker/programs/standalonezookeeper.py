@@ -22,6 +22,9 @@ from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.files import RealFileSystem
 
 HOST = "127.0.0.1"
+PORT = 2181
+"""Where clients expect a server, if they are not told another port."""
+
 TICK_MS = 500
 
 

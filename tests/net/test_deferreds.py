@@ -14,6 +14,7 @@ from pylogbroker.net.deferreds import (
     gatherAll,
     gatherInBatches,
     gatherSettled,
+    untilEnded,
 )
 
 
@@ -171,6 +172,37 @@ class WaitersTests(SynchronousTestCase):
         self.failureResultOf(self.second, CancelledError)
         self.assertNoResult(again[0])
         self.assertEqual(len(self.waiters), 1)
+
+
+class EndedTests(SynchronousTestCase):
+    """Waiting for work that ends in order."""
+
+    def setUp(self) -> None:
+        self.work: Deferred[int] = Deferred()
+        self.stops: list[None] = []
+        self.waiting = Deferred.fromCoroutine(
+            untilEnded(self.work, lambda: self.stops.append(None))
+        )
+
+    def test_result(self) -> None:
+        """The result is that of the work, which is not stopped."""
+        self.assertNoResult(self.waiting)
+        self.work.callback(7)
+        self.assertEqual((self.successResultOf(self.waiting), self.stops), (7, []))
+
+    def test_stopped(self) -> None:
+        """A cancellation stops the work, and is raised when that has ended."""
+        self.waiting.cancel()
+        self.assertEqual(len(self.stops), 1)
+        self.assertNoResult(self.waiting)
+        self.work.callback(7)
+        self.failureResultOf(self.waiting, CancelledError)
+
+    def test_failure(self) -> None:
+        """A failure of the work comes before the cancellation."""
+        self.waiting.cancel()
+        self.work.errback(ValueError("lost"))
+        self.failureResultOf(self.waiting, ValueError)
 
 
 class ClosedTests(SynchronousTestCase):

@@ -38,8 +38,8 @@ from pylogbroker.net.deferreds import closeAll
 from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.programs.standalonezookeeper import HOST, TICK_MS, StandaloneZookeeper
+from pylogbroker.programs.standalonezookeeper import PORT as ZOOKEEPER_PORT
 
-ZOOKEEPER_PORT = 2181
 BROKER_PORT = int(DEFAULT_BROKER.rpartition(":")[2])
 
 ENSEMBLE = "production wants an ensemble of Apache ZooKeeper"

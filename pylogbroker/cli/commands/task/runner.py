@@ -9,12 +9,11 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from random import SystemRandom
 from traceback import format_exception
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.python.failure import Failure
 
@@ -24,7 +23,7 @@ from pylogbroker.cli.streams import Streams
 from pylogbroker.config.properties import Properties
 from pylogbroker.config.securitysettings import ToolSettings
 from pylogbroker.errors import ConfigurationError, TaskFailedError
-from pylogbroker.net.deferreds import Waiters, asDeferred, gatherSettled
+from pylogbroker.net.deferreds import asDeferred, gatherSettled, untilEnded
 from pylogbroker.programs.tasks.jobchoice import chosenJobs, containerSettings
 from pylogbroker.programs.tasks.report import ContainerReport
 from pylogbroker.programs.tasks.supervisor import REPORT_FD, ContainerSupervisor
@@ -121,35 +120,6 @@ async def run(options: Namespace, streams: Streams) -> int:
     finally:
         shown.stop()
     return 0
-
-
-async def untilEnded(work: Deferred[None], stop: Callable[[], object]) -> None:
-    """
-    Wait for containers.
-
-    @param stop: called at a cancellation; the wait goes on until they are closed.
-    @raise CancelledError: they were ended so.
-    @raise Exception: they have failed.
-    """
-    waiters: Waiters[None] = Waiters()
-    outcomes: list[Any] = []
-
-    def settled(outcome: object) -> None:
-        outcomes.append(outcome)
-        waiters.fire(None)
-
-    work.addBoth(settled)
-    cancelled: CancelledError | None = None
-    while not outcomes:
-        try:
-            await waiters.wait()
-        except CancelledError as error:
-            cancelled = error
-            stop()
-    if isinstance(outcomes[0], Failure):
-        outcomes[0].raiseException()
-    if cancelled is not None:
-        raise cancelled
 
 
 class RunningContainers:

@@ -19,10 +19,10 @@ from twisted.internet.task import deferLater
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.commands.load import session
 from pylogbroker.cli.commands.task.progress import TaskProgress
-from pylogbroker.cli.commands.task.runner import untilEnded
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.kafka.admin.client import AdminClient
 from pylogbroker.errors import ConfigurationError
+from pylogbroker.net.deferreds import untilEnded
 from pylogbroker.net.workers import ThreadPoolWorker
 from pylogbroker.programs.tasks.report import ContainerReport
 from pylogbroker.spark.tasks.operatorplan import (

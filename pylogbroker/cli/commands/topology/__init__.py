@@ -15,12 +15,13 @@ from pylogbroker.cli.arguments import (
     portOption,
     positive,
 )
-from pylogbroker.cli.commands.dev import ZOOKEEPER_PORT
 from pylogbroker.cli.commands.topology import scheduler, states
+from pylogbroker.programs.standalonezookeeper import HOST
+from pylogbroker.programs.standalonezookeeper import PORT as ZOOKEEPER_PORT
 
 CONTAINER_COUNT_MAX = 1_000
 
-DEFAULT_ZOOKEEPER = f"127.0.0.1:{ZOOKEEPER_PORT}"
+DEFAULT_ZOOKEEPER = f"{HOST}:{ZOOKEEPER_PORT}"
 
 _AT_ZOOKEEPER = (
     option(

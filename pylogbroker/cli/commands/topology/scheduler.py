@@ -14,13 +14,12 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import LoopingCall
 
-from pylogbroker.cli.commands.task.runner import untilEnded
 from pylogbroker.cli.commands.topology.masterstatus import readStatus
 from pylogbroker.cli.streams import Streams
 from pylogbroker.config.properties import Properties, readProperties
 from pylogbroker.config.topologies.topologysettings import TopologySettings
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.net.deferreds import closeAll
+from pylogbroker.net.deferreds import closeAll, closing, untilEnded
 from pylogbroker.net.timer import wallMs
 from pylogbroker.programs.clocksteps import bootSeconds, keepTimers
 from pylogbroker.programs.standalonezookeeper import HOST, StandaloneZookeeper
@@ -91,7 +90,7 @@ async def _run(options: Namespace, streams: Streams) -> int:
     settings, _config = TopologySettings.split(options.properties)
     client = ZookeeperClient.fromSettings(streams.reactor, settings)
     await client.connect()
-    try:
+    async with closing(client):
         topology = options.chosen
 
         async def write(_fd: int, lines: bytes) -> None:
@@ -120,8 +119,6 @@ async def _run(options: Namespace, streams: Streams) -> int:
             progress.stop()
         streams.say(f"topology {topology.name} has ended")
         return 0
-    finally:
-        await closeAll(client.close())
 
 
 class _Progress:
